@@ -1,0 +1,37 @@
+"""Games by name: `make("kuhn_poker")`; `available_envs()` lists the names."""
+
+import dataclasses
+import difflib
+import importlib
+
+_GAMES = {
+    "kuhn_poker": "KuhnPoker",
+    "leduc_holdem": "LeducHoldem",
+}
+
+
+def available_envs() -> tuple[str, ...]:
+    """Names that `make` takes."""
+    return tuple(_GAMES)
+
+
+def make(name: str, **kwargs):
+    """Builds a game.
+
+    Args:
+        name: one of `available_envs()`.
+        **kwargs: parameters of the game, `observation` among them ("paper" or "information_state").
+
+    Raises:
+        ValueError: an unknown name or parameter, or a value out of range.
+    """
+    if name not in _GAMES:
+        close = difflib.get_close_matches(str(name).lower(), _GAMES, n=1, cutoff=0.4)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"unknown environment {name!r}: {hint}available are {', '.join(_GAMES)}")
+    game = getattr(importlib.import_module(f"envs.{name}"), _GAMES[name])
+    fields = [field.name for field in dataclasses.fields(game)]
+    for parameter in kwargs:
+        if parameter not in fields:
+            raise ValueError(f"{name} has no parameter {parameter!r}: its parameters are {', '.join(fields)}")
+    return game(**kwargs)
