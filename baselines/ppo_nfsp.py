@@ -23,6 +23,7 @@ import argparse
 import contextlib
 import csv
 import dataclasses
+import errno
 import importlib.metadata
 import io
 import json
@@ -432,8 +433,8 @@ def ppo_loss(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """PPO's clipped loss over the decisions of weight 1.
 
-    L = E[max(-Â ρ, -Â clip(ρ, 1 ± ε))] + c_v E[(V - G)²] / Var[G] / 2 - c_e E[H],  Â = (A - mean A) / std A,
-    with ρ the probability ratio and G = A + V_old. The variance makes the balance of the two losses the same in games
+    L = E[max(-Â ρ, -Â clip(ρ, 1 ± ε))] + c_v E[(V - G)²] / (Var[G] + 1e-4) / 2 - c_e E[H],  Â = (A - E[A]) / (std A + 1e-8),
+    with ρ the probability ratio and G = A + V_old. Var[G] makes the balance of the two losses the same in games
     of large and of small rewards.
 
     Args:
@@ -455,7 +456,7 @@ def ppo_loss(
         return (x * weight).sum() / jnp.maximum(weight.sum(), 1)
 
     distribution = distrax.Categorical(logits=masked_logits(logits, batch.legal))
-    log_ratio = distribution.log_prob(batch.action) - batch.log_prob
+    log_ratio = jnp.where(weight > 0, distribution.log_prob(batch.action) - batch.log_prob, 0)
     ratio = jnp.exp(log_ratio)
     normalized = advantage - mean(advantage)
     normalized = normalized / (jnp.sqrt(mean(normalized**2)) + 1e-8)
@@ -485,12 +486,27 @@ def average_loss(logits: jax.Array, legal: jax.Array, action: jax.Array) -> jax.
     return -distrax.Categorical(logits=masked_logits(logits, legal)).log_prob(action).mean()
 
 
-def make_train(args: Args, env, shard_envs: Callable[..., Any] = lambda tree, axis: tree):  # noqa: ARG005
-    """Builds `init(seed) -> TrainState` and `train(state, num_updates) -> (state, metrics)` of one seed.
+class Training(NamedTuple):
+    """Functions of one seed; all can be jitted. `train` is made of the others."""
+
+    init: Callable  # (seed) -> state
+    train: Callable  # (state, num_updates) -> state, mean of what the updates log
+    collect: Callable  # (state, key) -> state, batch of transitions [T, E, ...]
+    update_best_response: Callable  # (state, key, batch) -> state, what is logged
+    fill_reservoir: Callable  # (state, key, batch) -> state
+    update_average: Callable  # (state, key) -> state, what is logged
+
+
+def make_train(
+    args: Args,
+    env,
+    shard_envs: Callable[..., Any] = lambda tree, axis: tree,  # noqa: ARG005
+) -> Training:
+    """Builds the training of one seed.
 
     Args:
         args: hyperparameters.
-        env: a game in which one player acts at a time.
+        env: a game in which one player acts at a time. One that cuts episodes says so by an attribute `horizon`.
         shard_envs: `(tree, axis) -> tree` spreads the axis of the envs over devices.
     """
     E, N, T = args.num_envs, env.num_agents, args.num_steps
@@ -550,7 +566,8 @@ def make_train(args: Args, env, shard_envs: Callable[..., Any] = lambda tree, ax
             average_logits = average_net.apply(state.average, obs)
             logits = jnp.where(plays_best_response[:, None], best_response_logits, average_logits)
             distribution = distrax.Categorical(logits=masked_logits(logits, legal))
-            action, log_prob = distribution.sample_and_log_prob(seed=action_key)
+            action = distribution.sample(seed=action_key)
+            log_prob = distribution.log_prob(action)
             sharpened = masked_logits(args.reservoir_power * best_response_logits, legal)
             reservoir_action = distrax.Categorical(logits=sharpened).sample(seed=reservoir_key)
             env_state, next_obs, reward, absorbing, done, info = jax.vmap(env.step)(env_state, action)
@@ -606,6 +623,14 @@ def make_train(args: Args, env, shard_envs: Callable[..., Any] = lambda tree, ax
         logged = jax.tree.map(jnp.mean, logged) | {"charts/valid_fraction": weight.mean(), "charts/ent_coef": ent_coef}
         return state.replace(best_response=params, best_response_optimizer=optimizer_state), logged
 
+    def fill_reservoir(state: TrainState, key: jax.Array, batch: Transition) -> TrainState:
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+        return state.replace(
+            reservoir=reservoir_insert(
+                key, state.reservoir, flat.obs, flat.legal, flat.reservoir_action, flat.plays_best_response
+            )
+        )
+
     def update_average(state: TrainState, key: jax.Array):
         def loss_fn(params, index):
             reservoir = state.reservoir
@@ -628,14 +653,10 @@ def make_train(args: Args, env, shard_envs: Callable[..., Any] = lambda tree, ax
         key, collect_key, best_response_key, reservoir_key, average_key = jax.random.split(state.key, 5)
         state, batch = collect(state.replace(key=key), collect_key)
         state, logged = update_best_response(state, best_response_key, batch)
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
-        reservoir = reservoir_insert(
-            reservoir_key, state.reservoir, flat.obs, flat.legal, flat.reservoir_action, flat.plays_best_response
-        )
-        state, average_logged = update_average(state.replace(reservoir=reservoir), average_key)
+        state, average_logged = update_average(fill_reservoir(state, reservoir_key, batch), average_key)
         num_episodes = jnp.maximum(batch.done.sum(), 1)
         logged |= average_logged | {
-            "charts/reservoir_size": reservoir.size.astype(jnp.float32),
+            "charts/reservoir_size": state.reservoir.size.astype(jnp.float32),
             "charts/episodic_length": batch.done.size / num_episodes,
             "charts/best_response_return": (batch.best_response_return * batch.done).sum() / num_episodes,
         }
@@ -657,7 +678,7 @@ def make_train(args: Args, env, shard_envs: Callable[..., Any] = lambda tree, ax
         state, total = jax.lax.fori_loop(0, num_updates, body, (state, zeros))
         return state, jax.tree.map(lambda x: x / num_updates, total)
 
-    return init, train
+    return Training(init, train, collect, update_best_response, fill_reservoir, update_average)
 
 
 # --------------------------------------------------------------------------------------------------------- evaluation
@@ -931,7 +952,7 @@ def make_programs(args: Args, env, tree: GameTree | None) -> Programs:
         sharding = NamedSharding(mesh, PartitionSpec(*[None] * axis, "devices"))
         return jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x, sharding), tree)
 
-    init, train = make_train(args, env, shard_envs)
+    training = make_train(args, env, shard_envs)
     evaluate = make_evaluate(args, env, make_policy(make_config(args)), tree)
 
     def over_seeds(function):
@@ -943,11 +964,11 @@ def make_programs(args: Args, env, tree: GameTree | None) -> Programs:
         return jax.shard_map(mapped, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
 
     def init_all():
-        return over_seeds(init)(jnp.asarray(seeds))
+        return over_seeds(training.init)(jnp.asarray(seeds))
 
     def train_all(states, num_updates):
         repeated = jnp.broadcast_to(num_updates, args.num_seeds)
-        states, logged = over_seeds(lambda inputs: train(*inputs))((states, repeated))
+        states, logged = over_seeds(lambda inputs: training.train(*inputs))((states, repeated))
         return states, logged, states.bad_update
 
     def evaluate_one(inputs):
@@ -957,23 +978,22 @@ def make_programs(args: Args, env, tree: GameTree | None) -> Programs:
         key = jax.random.fold_in(evaluation_key, state.update)
         return evaluate(params, key)
 
-    is_key = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)  # noqa: E731
     shapes = jax.eval_shape(init_all)
-    shardings = jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec("devices")) if by_seed else replicated, shapes)
-    if not by_seed:
-        of_envs = lambda tree: jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec(None, "devices")), tree)  # noqa: E731
-        shardings = shardings.replace(
-            env_state=of_envs(shapes.env_state), obs=of_envs(shapes.obs),
-            best_response_seats=of_envs(shapes.best_response_seats),
-        )  # fmt: skip
-    to_host = jax.jit(
-        lambda states: jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, states),
-        out_shardings=replicated,
-    )
-    from_host = jax.jit(
-        lambda arrays: jax.tree.map(lambda x, like: jax.random.wrap_key_data(x) if is_key(like) else x, arrays, shapes),
-        out_shardings=shardings,
-    )
+    if by_seed:
+        shardings = jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec("devices")), shapes)
+    else:
+        by_env = NamedSharding(mesh, PartitionSpec(None, "devices"))
+        shardings = jax.tree.map(lambda _: replicated, shapes)
+        for field in ("env_state", "obs", "best_response_seats"):
+            shardings = shardings.replace(**{field: jax.tree.map(lambda _: by_env, getattr(shapes, field))})
+
+    def export(states):
+        return jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, states)
+
+    def restore(arrays):
+        return jax.tree.map(lambda x, like: jax.random.wrap_key_data(x) if is_key(like) else x, arrays, shapes)
+
+    to_host = jax.jit(export, out_shardings=replicated)
     return Programs(
         init=jax.jit(init_all, out_shardings=shardings),
         train=jax.jit(train_all, out_shardings=(shardings, replicated, replicated), donate_argnums=0),
@@ -981,9 +1001,14 @@ def make_programs(args: Args, env, tree: GameTree | None) -> Programs:
             lambda states: over_seeds(evaluate_one)((states, jnp.asarray(seeds))), out_shardings=replicated
         ),
         to_host=lambda states: jax.tree.map(np.asarray, to_host(states)),
-        from_host=from_host,
+        from_host=jax.jit(restore, out_shardings=shardings),
         host_shapes=jax.eval_shape(to_host, shapes),
     )
+
+
+def is_key(x) -> bool:
+    """Whether an array holds PRNG keys."""
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def splits_by_seed(args: Args) -> bool:
@@ -1009,14 +1034,17 @@ def make_config(args: Args) -> dict:
 
 def describe_run() -> dict:
     """Commit, versions and device, for `config.json`."""
-    git = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=40"],
-        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    try:
+        git = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40"],
+            cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
+        ).stdout.strip()  # fmt: skip
+    except OSError:  # no git
+        git = ""
     packages = ("jax", "jaxlib", "flax", "optax", "distrax", "numpy", "wandb")
     return {
         "command": shlex.join(["python", *sys.argv]),
-        "commit": git.stdout.strip() or None,
+        "commit": git or None,
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in packages},
         "device": f"{len(jax.devices())} x {jax.devices()[0].device_kind}",
@@ -1034,6 +1062,13 @@ def check_args(args: Args) -> None:
     for name in counts.split():
         if getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: at least 1 is allowed")
+    if args.log_interval < 0:
+        raise ValueError(f"--log-interval {args.log_interval}: at least 0 is allowed")
+    if args.num_processes > 1 and (not args.coordinator_address or not 0 <= args.process_id < args.num_processes):
+        raise ValueError(
+            f"--num-processes {args.num_processes}: --coordinator-address and a --process-id from 0 to "
+            f"{args.num_processes - 1} are needed, not {args.coordinator_address} and {args.process_id}"
+        )
     if not args.hidden_sizes or min(args.hidden_sizes) < 1:
         raise ValueError(f"--hidden-sizes {args.hidden_sizes}: one or more widths of at least 1 are allowed")
     if args.num_envs % args.num_minibatches:
@@ -1118,8 +1153,7 @@ def run(args: Args, env) -> None:
     """Trains and writes the run folder.
 
     Raises:
-        ValueError: the devices cannot share the work.
-        OSError: the run folder cannot be written.
+        OSError: the run folder cannot be written, or the checkpoint not be read.
         FloatingPointError: a loss or a parameter is not finite.
     """
     is_main = jax.process_index() == 0
@@ -1141,25 +1175,25 @@ def run(args: Args, env) -> None:
     steps_per_update = args.num_envs * args.num_steps
     num_updates = args.total_timesteps // steps_per_update
     log_interval = args.log_interval or -(-num_updates // 100)
-    if args.resume and checkpoint_path.exists():
-        update, states = restore_checkpoint(checkpoint_path, programs)
-    else:
-        update, states = 0, programs.init()
+    update, states = restore_checkpoint(checkpoint_path, programs) if args.resume else (0, None)
+    states = programs.init() if states is None else states
 
-    logger = None
+    logger, status = None, "failed"
     if is_main:
         folder.mkdir(parents=True, exist_ok=True)
-        if not args.resume:
-            shutil.copyfile(__file__, folder / "script.py")
+        if args.resume:  # of the first start
+            first = json.loads((folder / "config.json").read_text())
+            config |= {name: first.get(name) for name in ("command", "start")}
+        else:
+            atomic_write(folder / "script.py", Path(__file__).read_bytes())
         write_config(folder, config, "running")
-        logger = RunLogger(
-            folder, config, list(range(args.seed, args.seed + args.num_seeds)), name, folder.name, args.wandb_project,
-            args.wandb_mode, update * steps_per_update if args.resume else None,
-        )  # fmt: skip
-        print(f"{env} on {config['device']}, run folder {folder}", flush=True)
-
-    status = "failed"
+        print(f"{env} on {config['device']}, run folder {folder}; compiling", flush=True)
     try:
+        if is_main:
+            logger = RunLogger(
+                folder, config, list(range(args.seed, args.seed + args.num_seeds)), name, folder.name,
+                args.wandb_project, args.wandb_mode, update * steps_per_update if args.resume else None,
+            )  # fmt: skip
         start = time.perf_counter()
         train = programs.train.lower(states, np.int32(1)).compile()
         evaluate = programs.evaluate.lower(states).compile()
@@ -1178,7 +1212,7 @@ def run(args: Args, env) -> None:
                 if (bad_update >= 0).any():
                     last_good = checkpoint_path if checkpoint_path.exists() else "none yet"
                     raise FloatingPointError(
-                        f"update {bad_update.max() + 1}: a loss or a parameter is not finite (last good checkpoint: "
+                        f"update {bad_update[bad_update >= 0].min() + 1}: a loss or a parameter is not finite (last good checkpoint: "
                         f"{last_good})"
                     )
                 update += count
@@ -1199,7 +1233,7 @@ def run(args: Args, env) -> None:
         raise
     finally:
         if is_main:
-            sync_command = logger.finish(exit_code=status != "finished")
+            sync_command = logger.finish(exit_code=status != "finished") if logger else None
             write_config(folder, config | {"end": time.strftime("%Y-%m-%dT%H:%M:%S%z")}, status)
 
     if is_main:
@@ -1217,22 +1251,22 @@ def save_checkpoint(folder: Path, update: int, states: TrainState) -> None:
     atomic_write(folder / "checkpoint.msgpack", serialization.to_bytes({"update": update, "states": states}))
 
 
-def restore_checkpoint(path: Path, programs: Programs) -> tuple[int, TrainState]:
-    """Updates done and the states, on the devices.
+def restore_checkpoint(path: Path, programs: Programs) -> tuple[int, TrainState | None]:
+    """Updates done and the states, on the devices; 0 and None where the run was killed before its first checkpoint.
 
     Raises:
-        ValueError: the file is not a checkpoint of this script under these arguments.
+        OSError: the file cannot be read, or is not a checkpoint of this script under the run's arguments.
     """
+    if not path.exists():
+        return 0, None
+    like = programs.host_shapes
     try:
         saved = serialization.msgpack_restore(path.read_bytes())
-        states = serialization.from_state_dict(programs.host_shapes, saved["states"])
-        matches = jax.tree.map(
-            lambda x, like: x.shape == like.shape and x.dtype == like.dtype, states, programs.host_shapes
-        )
-        if not all(jax.tree.leaves(matches)):
-            raise ValueError("shapes differ")
+        states = serialization.from_state_dict(like, saved["states"])
+        if jax.tree.map(lambda x: (x.shape, x.dtype), states) != jax.tree.map(lambda x: (x.shape, x.dtype), like):
+            raise ValueError("arrays of other shapes")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"--resume: {path} does not fit this script and these arguments ({error})") from None
+        raise OSError(errno.EINVAL, f"no checkpoint of this script and these arguments ({error})", str(path)) from None
     return saved["update"], programs.from_host(states)
 
 

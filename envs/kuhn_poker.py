@@ -98,15 +98,7 @@ class KuhnPoker:
             info with `returns` f32[2], `timestep` int32, `illegal_action` bool, `winner` bool[2] and `final_state`,
             the state before the new hand.
         """
-        key, deal_key = jax.random.split(state.key)
-        final_state, _, reward, absorbing, done, info = self.step_env(state.replace(key=key), action)
-        state = jax.tree.map(
-            lambda fresh, stepped: jnp.where(done, fresh, stepped),
-            self._deal(None, deal_key),
-            final_state.replace(key=None),
-        )
-        state = jax.lax.optimization_barrier(state).replace(key=key)
-        return state, self.observe(state, state.current_player), reward, absorbing, done, info
+        return _auto_reset(self, state, action)
 
     def step_env(self, state: State, action: jax.Array):
         """`step` without the new hand. A finished state comes back as it is, with reward 0."""
@@ -133,9 +125,7 @@ class KuhnPoker:
             bets=bets,
             history=state.history | (action + 1) << (SLOT_BITS * state.timestep),
         )
-        state = jax.tree.map(
-            lambda new, old: jnp.where(live, new, old), played.replace(key=None), state.replace(key=None)
-        ).replace(key=state.key)
+        state = _select_state(live, played, state)
         info = {
             "returns": state.returns,
             "timestep": state.timestep,
@@ -195,13 +185,13 @@ class KuhnPoker:
             lines.append("over, returns " + " ".join(f"{float(chips):+g}" for chips in state.returns))
         return "\n".join(lines)
 
-    def _deal(self, key: jax.Array | None, deal_key: jax.Array) -> State:
+    def _deal(self, key: jax.Array, deal_key: jax.Array) -> State:
         """First state of a random hand."""
         num_outcomes = 2 * self.num_ranks * (self.num_ranks - 1)
         bits = jax.random.key_data(deal_key)[0]  # data of a fresh key are random: no second hash is needed
         return self._first_state(key, bits % np.uint32(num_outcomes))
 
-    def _first_state(self, key: jax.Array | None, outcome: jax.Array) -> State:
+    def _first_state(self, key: jax.Array, outcome: jax.Array) -> State:
         """First state of the hand number `outcome` of 2 R (R - 1): two cards without replacement and the opener."""
         others = np.uint32(self.num_ranks - 1)
         first_player = (outcome % np.uint32(2)).astype(jnp.int32)
@@ -222,6 +212,28 @@ class KuhnPoker:
 
     def _own_card(self, state: State, player: jax.Array) -> jax.Array:
         return jnp.where(player == 0, state.cards[0], state.cards[1])
+
+
+# repeated block: auto_reset (tests/test_repeated_blocks.py)
+def _auto_reset(env, state: State, action: jax.Array):
+    """`env.step_env`, and where the episode ended, the first state and observation of a new one.
+
+    The key is split once; the state that ends and the one that begins carry the same new key.
+    """
+    key, deal_key = jax.random.split(state.key)
+    final_state, _, reward, absorbing, done, info = env.step_env(state.replace(key=key), action)
+    state = _select_state(done, env._deal(key, deal_key), final_state)
+    state = jax.lax.optimization_barrier(state.replace(key=None)).replace(key=key)  # takes no keys
+    return state, env.observe(state, state.current_player), reward, absorbing, done, info
+
+
+# repeated block: select_state (tests/test_repeated_blocks.py)
+def _select_state(condition: jax.Array, state: State, other: State) -> State:
+    """`state` where `condition`, else `other`, field by field. Both carry the same key, which is not selected."""
+    selected = jax.tree.map(
+        lambda new, old: jnp.where(condition, new, old), state.replace(key=None), other.replace(key=None)
+    )
+    return selected.replace(key=other.key)
 
 
 # repeated block: one_hot (tests/test_repeated_blocks.py)

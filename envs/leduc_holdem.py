@@ -110,15 +110,7 @@ class LeducHoldem:
             info with `returns` f32[2], `timestep` int32, `illegal_action` bool, `winner` bool[2], `phase` int32 (the
             betting round) and `final_state`, the state before the new hand.
         """
-        key, deal_key = jax.random.split(state.key)
-        final_state, _, reward, absorbing, done, info = self.step_env(state.replace(key=key), action)
-        state = jax.tree.map(
-            lambda fresh, stepped: jnp.where(done, fresh, stepped),
-            self._deal(None, deal_key),
-            final_state.replace(key=None),
-        )
-        state = jax.lax.optimization_barrier(state).replace(key=key)
-        return state, self.observe(state, state.current_player), reward, absorbing, done, info
+        return _auto_reset(self, state, action)
 
     def step_env(self, state: State, action: jax.Array):
         """`step` without the new hand. A finished state comes back as it is, with reward 0."""
@@ -158,9 +150,7 @@ class LeducHoldem:
             round_actions=jnp.where(next_round, 0, state.round_actions + 1),
             history=state.history | (action + 1) << (SLOT_BITS * slot),
         )
-        state = jax.tree.map(
-            lambda new, old: jnp.where(live, new, old), played.replace(key=None), state.replace(key=None)
-        ).replace(key=state.key)
+        state = _select_state(live, played, state)
         info = {
             "returns": state.returns,
             "timestep": state.timestep,
@@ -225,13 +215,13 @@ class LeducHoldem:
             lines.append("over, returns " + " ".join(f"{float(chips):+g}" for chips in state.returns))
         return "\n".join(lines)
 
-    def _deal(self, key: jax.Array | None, deal_key: jax.Array) -> State:
+    def _deal(self, key: jax.Array, deal_key: jax.Array) -> State:
         """First state of a random hand."""
         num_outcomes = 2 * NUM_CARDS * (NUM_CARDS - 1) * (NUM_CARDS - 2)
         bits = jax.random.key_data(deal_key)[0]  # data of a fresh key are random: no second hash is needed
         return self._first_state(key, bits % np.uint32(num_outcomes))
 
-    def _first_state(self, key: jax.Array | None, outcome: jax.Array) -> State:
+    def _first_state(self, key: jax.Array, outcome: jax.Array) -> State:
         """First state of the hand number `outcome` of 240: three cards without replacement and the opener."""
         outcome = outcome.astype(jnp.int32)
         first_player, deal = outcome % 2, outcome // 2
@@ -267,6 +257,28 @@ class LeducHoldem:
 
 def _name(card: jax.Array) -> str:
     return "JQK"[int(card) // NUM_SUITS] + "cdhs"[int(card) % NUM_SUITS]
+
+
+# repeated block: auto_reset (tests/test_repeated_blocks.py)
+def _auto_reset(env, state: State, action: jax.Array):
+    """`env.step_env`, and where the episode ended, the first state and observation of a new one.
+
+    The key is split once; the state that ends and the one that begins carry the same new key.
+    """
+    key, deal_key = jax.random.split(state.key)
+    final_state, _, reward, absorbing, done, info = env.step_env(state.replace(key=key), action)
+    state = _select_state(done, env._deal(key, deal_key), final_state)
+    state = jax.lax.optimization_barrier(state.replace(key=None)).replace(key=key)  # takes no keys
+    return state, env.observe(state, state.current_player), reward, absorbing, done, info
+
+
+# repeated block: select_state (tests/test_repeated_blocks.py)
+def _select_state(condition: jax.Array, state: State, other: State) -> State:
+    """`state` where `condition`, else `other`, field by field. Both carry the same key, which is not selected."""
+    selected = jax.tree.map(
+        lambda new, old: jnp.where(condition, new, old), state.replace(key=None), other.replace(key=None)
+    )
+    return selected.replace(key=other.key)
 
 
 # repeated block: one_hot (tests/test_repeated_blocks.py)

