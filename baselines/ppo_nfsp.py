@@ -433,7 +433,8 @@ def ppo_loss(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """PPO's clipped loss over the decisions of weight 1.
 
-    L = E[max(-Â ρ, -Â clip(ρ, 1 ± ε))] + c_v E[(V - G)²] / (Var[G] + 1e-4) / 2 - c_e E[H],  Â = (A - E[A]) / (std A + 1e-8),
+    L = E[max(-Â ρ, -Â clip(ρ, 1 ± ε))] + c_v E[(V - G)²] / (Var[G] + 1e-4) / 2 - c_e E[H],
+    Â = (A - E[A]) / (std A + 1e-8),
     with ρ the probability ratio and G = A + V_old. Var[G] makes the balance of the two losses the same in games
     of large and of small rewards.
 
@@ -1210,10 +1211,10 @@ def run(args: Args, env) -> None:
                 train_seconds = time.perf_counter() - train_start
                 bad_update = np.asarray(bad_update)
                 if (bad_update >= 0).any():
+                    first_bad = bad_update[bad_update >= 0].min() + 1
                     last_good = checkpoint_path if checkpoint_path.exists() else "none yet"
                     raise FloatingPointError(
-                        f"update {bad_update[bad_update >= 0].min() + 1}: a loss or a parameter is not finite (last good checkpoint: "
-                        f"{last_good})"
+                        f"update {first_bad}: a loss or a parameter is not finite (last good checkpoint: {last_good})"
                     )
                 update += count
                 scores = jax.tree.map(np.asarray, evaluate(states))
