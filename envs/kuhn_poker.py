@@ -98,25 +98,27 @@ class KuhnPoker:
             info with `returns` f32[2], `timestep` int32, `illegal_action` bool, `winner` bool[2] and `final_state`,
             the state before the new hand.
         """
-        return _auto_reset(self, state, action)
+        state, reward, absorbing, done, info = _auto_reset(self, state, action)
+        return state, self.observe(state, state.current_player), reward, absorbing, done, info
 
     def step_env(self, state: State, action: jax.Array):
         """`step` without the new hand. A finished state comes back as it is, with reward 0."""
         player = state.current_player
-        is_player = jnp.arange(2, dtype=jnp.int32) == player
+        seats = jnp.arange(2, dtype=jnp.int32)
         is_legal = (action == PASSIVE) | (action == AGGRESSIVE)
         action = jnp.where(is_legal, action, PASSIVE).astype(jnp.int32)
         facing_bet = state.bets[0] != state.bets[1]
 
-        bets = state.bets + jnp.where(is_player & (action == AGGRESSIVE), BET, 0).astype(jnp.int32)
+        bets = state.bets + jnp.where((seats == player) & (action == AGGRESSIVE), BET, 0).astype(jnp.int32)
         fold = facing_bet & (action == PASSIVE)
         check_back = (state.timestep == 1) & (action == PASSIVE)
         finished = facing_bet | check_back
 
         winner = jnp.where(fold, 1 - player, (state.cards[1] > state.cards[0]).astype(jnp.int32))
-        won = jnp.where(jnp.arange(2, dtype=jnp.int32) == winner, 1, -1) * jnp.minimum(bets[0], bets[1])
         live = ~state.finished
-        reward = jnp.where(live & finished, won, 0).astype(jnp.float32)
+        won = jnp.where(live & finished, jnp.minimum(bets[0], bets[1]), 0)  # chips that seat 0 wins
+        won = jax.lax.optimization_barrier(jnp.where(winner == 0, won, -won))
+        reward = jnp.where(seats == 0, won, -won).astype(jnp.float32)
         played = state.replace(
             current_player=jnp.where(finished, player, 1 - player),
             timestep=state.timestep + 1,
@@ -205,7 +207,7 @@ class KuhnPoker:
             returns=jnp.zeros(2, jnp.float32),
             finished=jnp.bool_(False),
             first_player=first_player,
-            cards=jnp.stack([card_0, card_1 + (card_1 >= card_0)]),
+            cards=jnp.where(jnp.arange(2) == 0, card_0, card_1 + (card_1 >= card_0)),
             bets=jnp.full(2, ANTE, jnp.int32),
             history=jnp.int32(0),
         )
@@ -216,15 +218,14 @@ class KuhnPoker:
 
 # repeated block: auto_reset (tests/test_repeated_blocks.py)
 def _auto_reset(env, state: State, action: jax.Array):
-    """`env.step_env`, and where the episode ended, the first state and observation of a new one.
+    """`env.step_env`, and where the episode ended, the first state of a new one; no observation.
 
     The key is split once; the state that ends and the one that begins carry the same new key.
     """
     key, deal_key = jax.random.split(state.key)
     final_state, _, reward, absorbing, done, info = env.step_env(state.replace(key=key), action)
     state = _select_state(done, env._deal(key, deal_key), final_state)
-    state = jax.lax.optimization_barrier(state.replace(key=None)).replace(key=key)  # takes no keys
-    return state, env.observe(state, state.current_player), reward, absorbing, done, info
+    return state, reward, absorbing, done, info
 
 
 # repeated block: select_state (tests/test_repeated_blocks.py)
