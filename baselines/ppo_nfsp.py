@@ -6,15 +6,19 @@ Papers: Heinrich and Silver 2016, "Deep reinforcement learning from self-play in
     python baselines/ppo_nfsp.py --env kuhn_poker
     python baselines/ppo_nfsp.py --env leduc_holdem --total-timesteps 1e7 --num-seeds 10 --seed 100
 
-@RESULTS@
+Exploitability of the average policy after 1e7 steps, seeds 100 to 109, mean and 95 % interval: Kuhn 0.0073 ± 0.0008
+(uniform policy 0.4583), Leduc 0.1143 ± 0.0079 (2.3736); about 100 s a seed on two idle CPU cores. Three seeds with
+`--preset paper`: 0.3176 ± 0.0129 and 2.2598 ± 0.0189.
 
 How it works: two networks, a best response and an average policy. At the start of every episode every seat draws which
 of the two it plays (the best response with probability `anticipatory_param`) and keeps it to the end. The best response
 learns by PPO from its own decisions; they also go to a uniform reservoir, from which the average policy learns by
 cross-entropy. The average policy is what converges and what is evaluated.
 
-Deviations from NFSP: PPO in place of DQN; the draw is conditioned on at least one best response at the table (nobody
-learns from the other games; what a best response meets is distributed as before); large supervised batches.
+Deviations from NFSP: PPO in place of DQN. The draw is conditioned on at least one best response at the table: nobody
+learns from the other games, and what a best response meets is distributed as before. A strong entropy bonus keeps the
+best response soft enough to follow the average policy, so the reservoir gets its actions sharpened (`reservoir_power`).
+Large supervised batches.
 
 Letters: T steps of a rollout, E envs, N agents, A actions, O observation features, S seeds, B batch.
 """
