@@ -1067,6 +1067,16 @@ def check_args(args: Args) -> None:
     for name in counts.split():
         if getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: at least 1 is allowed")
+    fractions, positive = "gamma gae_lambda", "learning_rate avg_learning_rate clip_coef max_grad_norm reservoir_power"
+    for name in fractions.split():
+        if not 0 <= getattr(args, name) <= 1:
+            raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: 0 to 1 is allowed")
+    for name in positive.split():
+        if not 0 < getattr(args, name) < np.inf:
+            raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: a finite number above 0 is allowed")
+    for name in ("vf_clip_coef", "ent_coef", "ent_coef_end", "vf_coef"):
+        if not 0 <= getattr(args, name) < np.inf:
+            raise ValueError(f"--{name.replace('_', '-')} {getattr(args, name)}: a finite number from 0 on is allowed")
     if args.log_interval < 0:
         raise ValueError(f"--log-interval {args.log_interval}: at least 0 is allowed")
     if args.num_processes > 1 and (not args.coordinator_address or not 0 <= args.process_id < args.num_processes):
@@ -1105,10 +1115,10 @@ def resolve_env(args: Args):
             "observation is a flag of its own"
         )
     if args.observation is None:
-        plain = envs.make(args.env, **kwargs)
+        plain = make_env({"env": args.env, "env_kwargs": kwargs, "observation": "paper"})
         has_information_state = hasattr(plain, "information_state")
         args = dataclasses.replace(args, observation="information_state" if has_information_state else "paper")
-    env = envs.make(args.env, observation=args.observation, **kwargs)
+    env = make_env({"env": args.env, "env_kwargs": kwargs, "observation": args.observation})
     if env.api != "aec":
         raise ValueError(f"--env {args.env}: its players act at once, and this script needs one player at a time")
     return env, args
@@ -1126,7 +1136,8 @@ def read_run(folder: Path) -> Args:
         values |= {"hidden_sizes": tuple(values["hidden_sizes"]), "runs": Path(values["runs"])}
         return Args(**values)
     except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"--resume {folder}: not the folder of a run of {Path(__file__).name} ({error})") from None
+        reason = f"config.json has no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"--resume {folder}: not the folder of a run of {Path(__file__).name} ({reason})") from None
 
 
 def parse_args(argv: list[str] | None = None) -> Args:

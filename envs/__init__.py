@@ -25,7 +25,7 @@ def make(name: str, **kwargs):
     Raises:
         ValueError: an unknown name or parameter, or a value out of range.
     """
-    if name not in _GAMES:
+    if not isinstance(name, str) or name not in _GAMES:
         close = difflib.get_close_matches(str(name).lower(), _GAMES, n=1, cutoff=0.4)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise ValueError(f"unknown environment {name!r}: {hint}available are {', '.join(_GAMES)}")

@@ -117,6 +117,7 @@ class LeducHoldem:
 
     def step_env(self, state: State, action: jax.Array):
         """`step` without the new hand. A finished state comes back as it is, with reward 0."""
+        action = jnp.asarray(action)
         player = state.current_player
         seats = jnp.arange(2, dtype=jnp.int32)
         highest = jnp.maximum(state.bets[0], state.bets[1])

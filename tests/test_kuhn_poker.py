@@ -197,3 +197,11 @@ def test_render_shows_a_player_his_own_card_only(opener):
     assert "card 2" in own
     assert "to act" in own
     assert "-2 +2" in env.render(over, 1)
+
+
+@pytest.mark.parametrize("action", [1, True, 9, np.int8(0), np.float32(1)])
+def test_illegal_action_flag_is_a_bool_for_any_kind_of_number(action):
+    env = envs.make("kuhn_poker")
+    info = env.step_env(env.reset(jax.random.key(0))[0], action)[-1]
+    assert info["illegal_action"].dtype == bool
+    assert bool(info["illegal_action"]) == (action == 9)
