@@ -64,7 +64,6 @@ class State:
     bets: jax.Array  # [2] int32, chips in the pot
     betting_round: jax.Array  # int32, 0 or 1
     raises: jax.Array  # int32, bets and raises in this round
-    round_actions: jax.Array  # int32, actions in this round
     history: jax.Array  # int32, SLOT_BITS for each of NUM_ROUNDS * ROUND_SLOTS actions, the first lowest
 
 
@@ -133,7 +132,8 @@ class LeducHoldem:
         other_bet = jnp.where(player == 0, state.bets[1], state.bets[0])
         own_bet = jnp.where(folds, own_bet, jnp.where(raises, raise_to, highest))
         bets = jnp.where(seats == player, own_bet, state.bets)
-        round_over = calls & (facing_bet | (state.round_actions > 0))
+        checks_back = player != state.first_player  # the opener's check never ends a round, the other's always does
+        round_over = calls & (facing_bet | checks_back)
         finished = folds | (round_over & (state.betting_round == 1))
         next_round = round_over & ~finished
 
@@ -145,7 +145,11 @@ class LeducHoldem:
         won = jax.lax.optimization_barrier(won)
         reward = jnp.where(seats == 0, won, -won).astype(jnp.float32)
 
-        slot = ROUND_SLOTS * state.betting_round + state.round_actions
+        round_history = state.history >> (SLOT_BITS * ROUND_SLOTS * state.betting_round)
+        round_actions = sum(
+            (round_history >= 1 << (SLOT_BITS * slot)).astype(jnp.int32) for slot in range(ROUND_SLOTS - 1)
+        )
+        slot = ROUND_SLOTS * state.betting_round + round_actions
         played = state.replace(
             current_player=jnp.where(finished, player, jnp.where(next_round, state.first_player, 1 - player)),
             timestep=state.timestep + 1,
@@ -154,7 +158,6 @@ class LeducHoldem:
             bets=bets,
             betting_round=state.betting_round + next_round,
             raises=jnp.where(next_round, 0, state.raises + raises),
-            round_actions=jnp.where(next_round, 0, state.round_actions + 1),
             history=state.history | (action + 1) << (SLOT_BITS * slot),
         )
         state = _select_state(live, played, state)
@@ -250,7 +253,6 @@ class LeducHoldem:
             bets=jnp.full(2, ANTE, jnp.int32),
             betting_round=jnp.int32(0),
             raises=jnp.int32(0),
-            round_actions=jnp.int32(0),
             history=jnp.int32(0),
         )
 
