@@ -4,8 +4,7 @@
 
 Every phase of `baselines/ppo_nfsp.py` is compiled and timed on its own, one seed, with the script's defaults; "update"
 is all of them in one program, as a run does it. "env" is a part of "collect": as many steps with the first legal action
-and no network. Phases that are faster inside the one program than alone make the shares add up to more than 100 %. Also
-counts the operations of the compiled training that talk to the host: there have to be none.
+and no network. Also counts the operations of the compiled training that talk to the host: there have to be none.
 """
 
 import os
@@ -41,9 +40,17 @@ def count_host_operations(compiled) -> int:
     return len(HOST_OPERATION.findall(compiled.as_text()))
 
 
-def milliseconds(function, *inputs, repeats: int) -> float:
-    """Median time of a jitted function, after a first call."""
-    function = jax.jit(function)
+def milliseconds(function_of_phase, *inputs, repeats: int) -> float:
+    """Median time of a jitted phase after a first call; states come back without reservoir, so it is not copied."""
+
+    def without_reservoir(x):
+        return x.replace(reservoir=None) if isinstance(x, ppo_nfsp.TrainState) else x
+
+    function = jax.jit(
+        lambda *inputs: jax.tree.map(
+            without_reservoir, function_of_phase(*inputs), is_leaf=lambda x: isinstance(x, ppo_nfsp.TrainState)
+        )
+    )
     jax.block_until_ready(function(*inputs))
     times = []
     for _ in range(repeats):
@@ -82,7 +89,9 @@ def profile(name: str, args: Args) -> None:
         "  of it env": timed(step_envs, state.env_state),
         "best response (forward, backward)": timed(training.update_best_response, state, keys[1], batch),
         "reservoir": timed(
-            lambda state: jax.lax.fori_loop(0, 10, lambda _, s: training.fill_reservoir(s, keys[2], batch), state),
+            lambda state: (
+                jax.lax.fori_loop(0, 10, lambda _, s: training.fill_reservoir(s, keys[2], batch), state).reservoir
+            ),
             state,
         )
         / 10,
