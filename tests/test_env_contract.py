@@ -510,6 +510,8 @@ def test_stepped_and_fresh_states_carry_the_same_new_key(game):
     record = play(game)
     keys = record.next_state.key
     assert_same(keys, record.info["final_state"].key)
+    parents = jax.random.wrap_key_data(record.state.key)
+    assert_same(jax.random.wrap_key_data(keys), jax.vmap(jax.random.split)(parents)[:, 0])
     assert len(np.unique(keys, axis=0)) == len(keys)
     # from one key, states that go on and states that end here arrive at one key
     index = np.resize(np.concatenate([np.flatnonzero(~record.done)[:8], np.flatnonzero(record.done)]), NUM_LIVE)
