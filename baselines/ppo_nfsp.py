@@ -31,6 +31,7 @@ import errno
 import importlib.metadata
 import io
 import json
+import math
 import os
 import platform
 import secrets
@@ -158,7 +159,7 @@ class Args:
     checkpoint_interval: int = 5
     """log steps between checkpoints"""
     eval_games: int = 4096
-    """games played against uniform opponents at a log step, where exploitability is not exact"""
+    """games played against each kind of opponent at a log step, where exploitability is not exact"""
     runs: Path = Path("runs")
     """folder that gets the run's folder"""
     resume: Path | None = None
@@ -692,34 +693,58 @@ def make_train(
 def make_evaluate(args: Args, env, policy: Callable, tree: GameTree | None) -> Callable:
     """Builds `evaluate(params, key) -> {name: score}` of the proposed policy of one seed.
 
-    The score is the exact exploitability where the game's tree fits, else the mean return against opponents that play
-    uniformly at random, the policy in every seat equally often.
+    The score is the exact exploitability where the game's tree fits. Else it is the mean return of an episode against
+    opponents that play uniformly at random and, where the game names its `call_actions`, against ones that always
+    call. Deals are mirrored: each is played once with the policy in every seat, so that luck of the cards evens out.
+    `eval/..._ci` is half the 95 % interval over deals.
     """
 
     def exploitability(params, _):
         return {"eval/exploitability": evaluate_network(tree, policy, params).exploitability}
 
-    def return_vs_uniform(params, key):
-        num_games = -(-args.eval_games // env.num_agents) * env.num_agents
-        key, reset_key = jax.random.split(key)
-        seats = jnp.arange(num_games) % env.num_agents
-        states, obs = jax.vmap(env.reset)(jax.random.split(reset_key, num_games))
+    def uniform(legal):
+        return legal.astype(jnp.float32)
+
+    def always_call(legal):
+        """The first of `call_actions` that is legal, else any legal action."""
+        calls = legal[:, jnp.array(env.call_actions)]
+        action = jnp.array(env.call_actions)[jnp.argmax(calls, axis=-1)]
+        return jnp.where(calls.any(-1, keepdims=True), jax.nn.one_hot(action, env.num_actions), uniform(legal))
+
+    def play(params, key, opponent):
+        """float32 [deals], the policy's mean return over all seats of each deal."""
+        num_deals = max(-(-args.eval_games // env.num_agents), 2)
+        key, deal_key = jax.random.split(key)
+        deal_keys = jnp.repeat(jax.random.split(deal_key, num_deals), env.num_agents)
+        seats = jnp.tile(jnp.arange(env.num_agents), num_deals)
+        states, obs = jax.vmap(env.reset)(deal_keys)
 
         def step(carry):
             states, obs, _, returns, key = carry
             key, action_key = jax.random.split(key)
             legal = jax.vmap(env.legal_actions)(states)
             own_turn = (states.current_player == seats)[:, None]
-            probabilities = jnp.where(own_turn, policy(params, obs, legal), legal.astype(jnp.float32))
+            probabilities = jnp.where(own_turn, policy(params, obs, legal), opponent(legal))
             action = jax.random.categorical(action_key, masked_logits(jnp.log(probabilities), legal))
             states, obs, reward, _, done, _ = jax.vmap(env.step_env)(states, action)
             return states, obs, done, returns + jnp.take_along_axis(reward, seats[:, None], 1)[:, 0], key
 
-        carry = (states, obs, jnp.zeros(num_games, bool), jnp.zeros(num_games), key)
+        carry = (states, obs, jnp.zeros(seats.shape, bool), jnp.zeros(seats.shape), key)
         returns = jax.lax.while_loop(lambda carry: ~carry[2].all(), step, carry)[3]
-        return {"eval/return_vs_uniform": returns.mean()}
+        return returns.reshape(num_deals, env.num_agents).mean(-1)
 
-    return return_vs_uniform if tree is None else exploitability
+    def returns_vs_opponents(params, key):
+        opponents = {"uniform": uniform} | ({"call": always_call} if hasattr(env, "call_actions") else {})
+        scores = {}
+        for (name, opponent), opponent_key in zip(
+            opponents.items(), jax.random.split(key, len(opponents)), strict=True
+        ):
+            returns = play(params, opponent_key, opponent)
+            scores[f"eval/return_vs_{name}"] = returns.mean()
+            scores[f"eval/return_vs_{name}_ci"] = 1.96 * jnp.std(returns, ddof=1) / jnp.sqrt(len(returns))
+        return scores
+
+    return returns_vs_opponents if tree is None else exploitability
 
 
 # ---------------------------------------------------------------------------------------------------------------- run
@@ -1184,7 +1209,7 @@ def run(args: Args, env) -> None:
         uniform = jax.jit(evaluate_policy)(tree, uniform_policy(tree).astype(jnp.float32)).exploitability
         config["uniform_exploitability"] = float(uniform)
     except ValueError as reason:
-        tqdm.write(f"scored by games against uniform opponents, since exploitability is not exact: {reason}")
+        tqdm.write(f"scored by games against simple opponents, since exploitability is not exact: {reason}")
     metric = "eval/return_vs_uniform" if tree is None else "eval/exploitability"
 
     programs = make_programs(args, env, tree)
@@ -1241,7 +1266,15 @@ def run(args: Args, env) -> None:
                     arrays = programs.to_host(states)
                     if is_main:
                         save_checkpoint(folder, update, arrays)
-                progress.set_postfix({metric.removeprefix("eval/"): f"{scores[metric].mean():.4f}"}, refresh=False)
+                progress.set_postfix(
+                    {
+                        name.removeprefix("eval/"): f"{value.mean():.4f}"
+                        + (f" ± {scores[f'{name}_ci'].mean():.4f}" if f"{name}_ci" in scores else "")
+                        for name, value in scores.items()
+                        if not name.endswith("_ci")
+                    },
+                    refresh=False,
+                )
                 progress.update(count * steps_per_update)
         status = "finished"
     except KeyboardInterrupt:
@@ -1295,9 +1328,11 @@ def print_scores(path: Path, config: dict) -> None:
     rows = list(csv.DictReader(path.read_text().splitlines()))
     last = [row for row in rows if row["global_step"] == rows[-1]["global_step"]]
     print(f"\n{'at step ' + last[0]['global_step']:28}{'mean':>10}{'± 95 %':>10}{'seeds':>7}")
-    for metric in (name for name in last[0] if name.startswith("eval/")):
+    for metric in (name for name in last[0] if name.startswith("eval/") and not name.endswith("_ci")):
         mean, half = mean_and_interval([float(row[metric]) for row in last])
-        print(f"{metric:28}{mean:10.4f}{f'{half:.4f}' if len(last) > 1 else '-':>10}{len(last):7}")
+        if len(last) == 1:  # over its games, where it has been measured by games
+            half = float(last[0].get(f"{metric}_ci", math.nan))
+        print(f"{metric:28}{mean:10.4f}{'-' if math.isnan(half) else f'{half:.4f}':>10}{len(last):7}")
     if "uniform_exploitability" in config:
         print(f"{'of the uniform policy':28}{config['uniform_exploitability']:10.4f}")
     print(f"{'training steps/s (median)':28}{np.median([float(row['charts/SPS']) for row in rows]):10,.0f}")

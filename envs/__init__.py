@@ -7,6 +7,10 @@ import importlib
 _GAMES = {
     "kuhn_poker": "KuhnPoker",
     "leduc_holdem": "LeducHoldem",
+    "texas_limit_holdem": "TexasLimitHoldem",
+    "texas_nolimit_holdem": "TexasNolimitHoldem",
+    "five_card_draw": "FiveCardDraw",
+    "seven_card_stud": "SevenCardStud",
 }
 
 

@@ -773,6 +773,29 @@ def test_key_reuse_checker_finds_nothing():
         jax.jit(train_and_evaluate).lower(np.uint32(0))  # the checker looks at the traced program
 
 
+def test_mirrored_deals_leave_no_luck_between_equal_players():
+    env = envs.make("texas_limit_holdem", num_agents=3)
+    args = replace(TINY_ARGS, env="texas_limit_holdem", eval_games=30)
+
+    def always_call(params, obs, legal):  # noqa: ARG001
+        return jnp.where(legal[:, :1], jnp.array([[1.0, 0, 0, 0]]), jnp.array([[0.0, 0, 0, 1]]))
+
+    scores = jax.jit(ppo_nfsp.make_evaluate(args, env, always_call, None))(None, jax.random.key(0))
+    assert set(scores) == {f"eval/return_vs_{name}" for name in ("uniform", "uniform_ci", "call", "call_ci")}
+    np.testing.assert_allclose([scores["eval/return_vs_call"], scores["eval/return_vs_call_ci"]], 0, atol=1e-6)
+    assert scores["eval/return_vs_uniform_ci"] > 0.1
+
+
+def test_interval_of_the_return_is_that_of_the_mean_over_deals():
+    env = envs.make("texas_limit_holdem")
+    args = replace(TINY_ARGS, env="texas_limit_holdem", eval_games=512)
+    uniform = jax.jit(ppo_nfsp.make_evaluate(args, env, lambda params, obs, legal: 1.0 * legal, None))  # noqa: ARG005
+    scores = jax.vmap(uniform, (None, 0))(None, jax.random.split(jax.random.key(0), 64))
+    means, half = scores["eval/return_vs_uniform"], scores["eval/return_vs_uniform_ci"]
+    np.testing.assert_allclose(1.96 * means.std(ddof=1), half.mean(), rtol=0.3)  # 0.3: four deviations of 64 means
+    assert (np.abs(means) < half).mean() > 0.8
+
+
 def test_policy_of_a_configuration_gives_probabilities_of_legal_actions(kuhn):
     _, args = resolve_env(KUHN_ARGS)
     policy = make_policy(ppo_nfsp.make_config(args))

@@ -1,26 +1,52 @@
 """Blocks that stand in several files, so that each file can be copied alone, are the same in all of them."""
 
 import ast
+import itertools
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
-from envs import kuhn_poker
+from envs import kuhn_poker, texas_limit_holdem
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("envs", "baselines", "solvers", "scripts")
 MARK = re.compile(r"# repeated block: (\w+) \(tests/test_repeated_blocks\.py\)")
+BETS = ("envs/texas_nolimit_holdem.py", "envs/five_card_draw.py")
+BLINDS = ("envs/texas_limit_holdem.py", *BETS)
+POKER = (*BLINDS, "envs/seven_card_stud.py")
+GAMES = ("envs/kuhn_poker.py", "envs/leduc_holdem.py", *POKER)
 BLOCKS = {
     "atomic_write": ("baselines/ppo_nfsp.py",),
     "RunLogger": ("baselines/ppo_nfsp.py",),
     "save_curve": ("baselines/ppo_nfsp.py",),
     "mean_and_interval": ("baselines/ppo_nfsp.py",),
-    "auto_reset": ("envs/kuhn_poker.py", "envs/leduc_holdem.py"),
-    "select_state": ("envs/kuhn_poker.py", "envs/leduc_holdem.py"),
-    "one_hot": ("envs/kuhn_poker.py", "envs/leduc_holdem.py"),
+    "auto_reset": GAMES,
+    "select_state": GAMES,
+    "one_hot": GAMES,
+    "next_seat": POKER,
+    "own_cards": POKER,
+    "card_name": POKER,
+    "materialize": POKER,
+    "draw_cards": POKER,
+    "draw_number": POKER,
+    "rank_hand": POKER,
+    "card_plane": POKER,
+    "require_tuple": BLINDS,
+    "max_raises": BETS,
+    "Bet": BETS,
+    "betting_options": BETS,
+    "play_bet": BETS,
+    "settle_pots": BETS,
+    "relative_stacks": BETS,
+    "betting_history": BETS,
+    "seat_line": BETS,
+    "betting_lines": BETS,
 }
 
 
@@ -131,3 +157,115 @@ def test_one_hot_is_1_at_its_index_and_all_zeros_outside():
         assert row.dtype == jnp.float32
         np.testing.assert_array_equal(row, [float(index == place) for place in range(4)])
     np.testing.assert_array_equal(kuhn_poker._one_hot(jnp.bool_(True), 2), [0, 1])
+
+
+def test_require_tuple_makes_a_list_a_tuple_and_refuses_all_else():
+    for given in ([1, 9], (1, 9), [2, 3, 4], (9, 9, 9)):
+        env = SimpleNamespace(sizes=given)
+        texas_limit_holdem._require_tuple(env, "sizes", (2, 3), 1, 9)
+        assert env.sizes == tuple(given)
+        assert type(env.sizes) is tuple
+    for given in (5, None, "12", (), (1,), (1, 2, 3, 4), (0, 1), (1, 10), (1, 2.0), (1, True), {1: 2, 3: 4}, (1, "2")):
+        with pytest.raises(ValueError, match="2 or 3 integers from 1 to 9") as error:
+            texas_limit_holdem._require_tuple(SimpleNamespace(sizes=given), "sizes", (2, 3), 1, 9)
+        assert str(error.value).startswith(f"sizes={given!r}: ")
+    with pytest.raises(ValueError, match=": 4 integers from"):
+        texas_limit_holdem._require_tuple(SimpleNamespace(sizes=1), "sizes", (4, 4), 1, 9)
+
+
+@pytest.mark.parametrize("N", [2, 3, 5])
+def test_next_seat_is_the_first_to_the_left_that_can_act(N):
+    can_act = np.array(list(itertools.product([False, True], repeat=N)))
+    seats = np.arange(N, dtype=np.int32)
+    found = jax.jit(jax.vmap(jax.vmap(texas_limit_holdem._next_seat, (None, 0)), (0, None)))(can_act, seats)
+    assert found.dtype == jnp.int32
+    for mask, row in zip(can_act, found.tolist(), strict=True):
+        for seat, following in enumerate(row):
+            leftwards = [(seat + step) % N for step in range(1, N + 1)]
+            assert following == next((left for left in leftwards if mask[left]), seat)
+
+
+def test_own_cards_are_the_row_of_the_player():
+    cards = jnp.array([[3, -1, 51], [0, 7, 8], [5, 6, -1]], jnp.int32)
+    for player in range(3):
+        own = texas_limit_holdem._own_cards(cards, player)
+        assert own.dtype == jnp.int32
+        assert own.tolist() == cards[player].tolist()
+
+
+def test_card_names_are_rank_and_suit():
+    names = [texas_limit_holdem._card_name(jnp.int32(card)) for card in range(52)]
+    assert names == [rank + suit for rank in "23456789TJQKA" for suit in "cdhs"]
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("dtype", ["int32", "int8", "uint32", "bool", "float32"])
+def test_materialize_gives_its_arguments_back(dtype, shape):
+    words = np.random.default_rng(0).integers(2**32, size=(2, *shape), dtype=np.uint32)
+    words[0] |= np.uint32(1 << 31)
+    if dtype == "float32":
+        arrays = (words.astype(np.float32) - np.float32(2**31)) / np.float32(3)
+    else:
+        arrays = words % 2 == 0 if dtype == "bool" else words.astype(dtype)
+    for function in (texas_limit_holdem._materialize, jax.jit(texas_limit_holdem._materialize)):
+        out = function(*map(jnp.asarray, arrays))
+        assert type(out) is tuple
+        for array, given in zip(out, arrays, strict=True):
+            assert (array.dtype, array.shape, array.weak_type) == (given.dtype, shape, False)
+            np.testing.assert_array_equal(array, given)
+    with jax.enable_x64(True):
+        [wide] = jax.eval_shape(texas_limit_holdem._materialize, jax.ShapeDtypeStruct(shape, dtype))
+    assert (wide.dtype, wide.shape, wide.weak_type) == (dtype, shape, False)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10, 43, 52, 65_535, 65_536])
+def test_draw_number_is_the_exact_product_with_a_64_bit_fraction(size):
+    words = np.random.default_rng(size).integers(2**32, size=(2, 2_000), dtype=np.uint32)
+    edges = [0, 1, 2**16 - 1, 2**16, 2**31, 2**32 - 1]
+    # where the product passes a whole number
+    whole = [(k * 2**64 // size + delta) % 2**64 for k in range(min(size, 99) + 1) for delta in (-1, 0, 1)]
+    pairs = [*itertools.product(edges, edges), *((number >> 32, number % 2**32) for number in whole), *words.T.tolist()]
+    high, low = np.array(pairs, np.uint32).T
+    number, *rest = jax.jit(texas_limit_holdem._draw_number, static_argnums=2)(high, low, size)
+    assert [array.dtype for array in (number, *rest)] == [jnp.int32, jnp.uint32, jnp.uint32]
+    products = [size * (upper << 32 | lower) for upper, lower in pairs]
+    assert number.tolist() == [product >> 64 for product in products]
+    left_over = zip(*(words.tolist() for words in rest), strict=True)
+    assert [upper << 32 | lower for upper, lower in left_over] == [product % 2**64 for product in products]
+
+
+@pytest.mark.parametrize("num_cards", [1, 9, 10, 19, 52])
+def test_draw_cards_are_different_cards_and_a_seat(num_cards):
+    draw = jax.jit(jax.vmap(lambda key: texas_limit_holdem._draw_cards(key, num_cards, 7)))
+    *cards, seat = draw(jax.random.split(jax.random.key(0), 20_000))
+    assert {array.dtype for array in (*cards, seat)} == {jnp.dtype("int32")}
+    cards = np.stack(cards)
+    assert len(cards) == num_cards
+    assert (np.diff(np.sort(cards, axis=0), axis=0) > 0).all()
+    counts = np.stack([np.bincount(place, minlength=52) for place in cards])
+    assert counts.shape == (num_cards, 52)
+    assert (stats.chisquare(counts, axis=1).pvalue > 1e-5).all()
+    assert stats.chisquare(np.bincount(seat, minlength=7)).pvalue > 1e-3
+
+
+def test_draw_cards_gives_every_ordered_draw_and_seat_equally_often(monkeypatch):
+    monkeypatch.setattr(texas_limit_holdem, "NUM_CARDS", 6)
+    draw = jax.jit(jax.vmap(lambda key: texas_limit_holdem._draw_cards(key, 4, 3)))
+    drawn = np.stack(draw(jax.random.split(jax.random.key(0), 200_000)), axis=1)
+    _, counts = np.unique(drawn, axis=0, return_counts=True)
+    assert len(counts) == 6 * 5 * 4 * 3 * 3
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_card_plane_is_1_at_each_card_and_leaves_out_negative_ones():
+    rng = np.random.default_rng(0)
+    hands = np.stack([rng.permutation(52)[:7] for _ in range(200)]).astype(np.int32)
+    hands = np.where(rng.random(hands.shape) < 0.2, -rng.integers(1, 40, hands.shape), hands).astype(np.int32)
+    hands[:2] = [[0, 31, 32, 51, -1, -1, -1], [-1] * 7]
+    planes = jax.jit(jax.vmap(texas_limit_holdem._card_plane))(hands)
+    assert planes.dtype == jnp.float32
+    expected = np.zeros((200, 52), np.float32)
+    for row, hand in zip(expected, hands.tolist(), strict=True):
+        row[[card for card in hand if card >= 0]] = 1
+    np.testing.assert_array_equal(planes, expected)
+    np.testing.assert_array_equal(texas_limit_holdem._card_plane(list(hands[0])), expected[0])
