@@ -190,8 +190,8 @@ class FiveCardDraw:
 
         Returns:
             State; observation f32[*obs_shape] of its player to act; reward f32[N]; absorbing bool[N]; done bool; info
-            with `returns` f32[N], `timestep` int32, `illegal_action` bool, `winner` bool[N] (highest return of the
-            finished hand), `phase` int32 (0 first betting round, 1 draw, 2 second betting round) and `final_state`,
+            with `returns` f32[N], `timestep` int32, `illegal_action` bool, `winner` bool[N] (live, with the
+            highest return), `phase` int32 (0 first betting round, 1 draw, 2 second betting round) and `final_state`,
             the state before the new hand.
         """
         state, reward, absorbing, done, info = _auto_reset(self, state, action)
@@ -256,7 +256,7 @@ class FiveCardDraw:
             "returns": state.returns,
             "timestep": state.timestep,
             "illegal_action": live & ~jnp.where(drawing, draw.is_legal, bet.is_legal),
-            "winner": state.finished & (state.returns == state.returns.max()),
+            "winner": state.finished & ~state.folded & (state.returns == state.returns.max()),
             "phase": self._phase(state),
             "final_state": state,
         }
@@ -423,7 +423,8 @@ def _deal_hands(key: jax.Array, num_agents: int) -> tuple[jax.Array, jax.Array, 
         cards, *carry = _serve(words, low, high, nothing, all_new)
         return tuple(carry), jnp.stack(cards)
 
-    start = jnp.uint32(0xFFFFFFFF), jnp.uint32(HIGH_CARDS), jnp.uint32(0)
+    zero = jax.random.key_data(key)[0] & np.uint32(0)  # one for each device where games are spread over several
+    start = ~zero, zero | np.uint32(HIGH_CARDS), zero
     (low, high, word), hands = jax.lax.scan(serve, start, jnp.arange(num_agents, dtype=jnp.int32))
     return hands, low, high, _scale(word, jnp.uint32(num_agents))[0]
 
@@ -455,7 +456,8 @@ def _serve(
             low, high = (jnp.where(used_up, new, old) for new, old in zip(reserve, (low, high), strict=True))
         if i in (0, 3):  # 32 random bits are enough for three cards
             word = words[i // 3]
-        number, word = _scale(word, jax.lax.population_count(low) + jax.lax.population_count(high))
+        number, rest = _scale(word, jax.lax.population_count(low) + jax.lax.population_count(high))
+        word = jnp.where(throws[i], rest, word)
         (card,) = _materialize(jnp.where(throws[i], _nth_card(low, high, number), hand[i]))
         card_low, card_high = _card_masks([card])
         low, high = low & ~card_low, high & ~card_high
@@ -726,7 +728,7 @@ def _draw_cards(key: jax.Array, num_cards: int, num_seats: int) -> list[jax.Arra
     num_words = -(-num_cards // 9) * 2
     words = jax.random.key_data(key)  # of a fresh key they are random: the first 9 cards need no second hash
     if num_words > 2:
-        words = jnp.concatenate([words, jax.random.bits(key, (num_words - 2,))])
+        words = jnp.concatenate([words, jax.random.bits(key, (num_words - 2,), jnp.uint32)])
     numbers = []
     for i in range(num_cards):
         if i % 9 == 0:

@@ -496,7 +496,7 @@ def _draw_cards(key: jax.Array, num_cards: int, num_seats: int) -> list[jax.Arra
     num_words = -(-num_cards // 9) * 2
     words = jax.random.key_data(key)  # of a fresh key they are random: the first 9 cards need no second hash
     if num_words > 2:
-        words = jnp.concatenate([words, jax.random.bits(key, (num_words - 2,))])
+        words = jnp.concatenate([words, jax.random.bits(key, (num_words - 2,), jnp.uint32)])
     numbers = []
     for i in range(num_cards):
         if i % 9 == 0:

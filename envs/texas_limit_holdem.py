@@ -144,8 +144,8 @@ class TexasLimitHoldem:
 
         Returns:
             State; observation f32[*obs_shape] of its player to act; reward f32[N]; absorbing bool[N]; done bool; info
-            with `returns` f32[N], `timestep` int32, `illegal_action` bool, `winner` bool[N] (highest return of the
-            finished hand), `phase` int32 (the betting round) and `final_state`, the state before the new hand.
+            with `returns` f32[N], `timestep` int32, `illegal_action` bool, `winner` bool[N] (live, with the
+            highest return), `phase` int32 (the betting round) and `final_state`, the state before the new hand.
         """
         state, reward, absorbing, done, info = _auto_reset(self, state, action)
         # So that the observation is not computed from the rules, once for each of its features.
@@ -212,7 +212,7 @@ class TexasLimitHoldem:
             "returns": state.returns,
             "timestep": state.timestep,
             "illegal_action": live & ~is_legal,
-            "winner": state.finished & (state.returns == state.returns.max()),
+            "winner": state.finished & ~state.folded & (state.returns == state.returns.max()),
             "phase": state.betting_round,
             "final_state": state,
         }
@@ -396,7 +396,7 @@ def _draw_cards(key: jax.Array, num_cards: int, num_seats: int) -> list[jax.Arra
     num_words = -(-num_cards // 9) * 2
     words = jax.random.key_data(key)  # of a fresh key they are random: the first 9 cards need no second hash
     if num_words > 2:
-        words = jnp.concatenate([words, jax.random.bits(key, (num_words - 2,))])
+        words = jnp.concatenate([words, jax.random.bits(key, (num_words - 2,), jnp.uint32)])
     numbers = []
     for i in range(num_cards):
         if i % 9 == 0:

@@ -839,6 +839,12 @@ def check_args(args: Args) -> list[Piece]:
     for name in ("hands", "workers"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name} {getattr(args, name)}: one or more is needed")
+    least, most = PLAYERS[args.env]
+    for N in args.num_agents:
+        if not 2 <= N <= 10:
+            raise ValueError(f"--num-agents {N}: {args.env} is compared with {least} to {most}")
+    if args.seed < 0:
+        raise ValueError(f"--seed {args.seed}: zero or more is needed")
     if args.peer in ("open_spiel", "both") and args.env not in OPEN_SPIEL_GAMES:
         raise ValueError(f"--peer {args.peer}: OpenSpiel has no {args.env}")
     if args.env_kwargs is not None:
@@ -852,7 +858,6 @@ def check_args(args: Args) -> list[Piece]:
             raise ValueError("--num-agents is given twice: it is in --env-kwargs, too")
         if kwargs.get("observation", "paper") != "paper":
             raise ValueError("--env-kwargs: cards are read from the observation 'paper'")
-    least, most = PLAYERS[args.env]
     pieces, seed = [], args.seed
     sets = parameter_sets(args)
     for kwargs, num_hands in sets:

@@ -489,6 +489,13 @@ def test_dtypes_are_the_same_under_x64(env):
             assert traced_shapes(env, dtype, jax.ShapeDtypeStruct((), dtype)) == expected
 
 
+def test_first_states_are_the_same_under_x64(game):
+    with jax.enable_x64(True):
+        keys = jax.random.split(jax.random.key(0), NUM_SEEDS)[:64]
+        states, _ = jax.jit(jax.vmap(game.reset))(keys)
+    assert_same(states, rows(fresh_states(game), slice(64)))
+
+
 # One batch of random play, looked at step by step
 
 

@@ -353,6 +353,27 @@ def test_new_cards_are_uniform_over_what_may_be_drawn(num_agents, drawer):
     assert len(np.unique(np.sort(new), axis=0)) > 0.9 * num_hands * -math.expm1(-len(keys) / num_hands)
 
 
+@pytest.mark.parametrize("place", range(5))
+def test_a_card_from_the_reserve_is_uniform_whichever_one_it_stands_for(place):
+    """Of six seats four throw all away and the fifth two: the stock is used up when the last throws one."""
+    env = FiveCardDraw(6)
+    throws = [THROW_ALL] * 4 + [5 + 0b00111]
+    states, legal, _ = play(env, ["c"] * 6 + throws, button=0)
+    state, action = states[-1], 5 + (0b11111 & ~(1 << place))
+    assert not stock(state)
+    assert legal[action]
+    keys = jax.random.split(jax.random.key(2), 10_000)
+    after, *_ = jax.jit(jax.vmap(lambda key: env.step_env(state.replace(key=key), jnp.int32(action))))(keys)
+    player = int(state.current_player)
+    own = set(np.asarray(state.hole_cards)[player].tolist())
+    new = [set(hand) - own for hand in np.asarray(after.hole_cards)[:, player].tolist()]
+    assert {len(cards) for cards in new} == {1}
+    drawn = np.bincount([card for cards in new for card in cards], minlength=52)
+    reserve = set(range(52)) - set(np.asarray(state.hole_cards).reshape(-1).tolist())
+    assert set(np.flatnonzero(drawn)) == reserve
+    assert stats.chisquare(drawn[sorted(reserve)]).pvalue > 1e-3
+
+
 def test_draws_of_one_hand_differ_with_step_env_alone():
     """The key stands still there; the two players' draws must not be the same numbers."""
     env = FiveCardDraw(2)

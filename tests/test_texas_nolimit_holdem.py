@@ -599,3 +599,16 @@ def test_render_shows_own_cards_the_board_dealt_and_all_bets():
     assert "flop: seat 1 pot 8" in own
     assert "seat 1: Kh Kd, 12 in the pot, 88 behind" in own
     assert "over, returns -4 +4" in env.render(states[-1], 1)
+
+
+def test_who_folded_is_no_winner_where_the_others_tie_and_nobody_wins_a_chip():
+    env = TexasNolimitHoldem(num_agents=3)
+    state, _ = env.reset(jax.random.key(0))
+    state = state.replace(scores=jnp.full(3, 7, jnp.int32))
+    step = jax.jit(env.step_env)
+    button = int(state.button)
+    for action in (4, 0, 0, 0, 0, 0, 0, 0, 0):  # the button folds, the blinds call and check down
+        state, _, reward, _, done, info = step(state, jnp.int32(action))
+    assert done
+    np.testing.assert_array_equal(reward, 0)
+    np.testing.assert_array_equal(info["winner"], [seat != button for seat in range(3)])
