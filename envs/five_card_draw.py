@@ -135,7 +135,8 @@ class FiveCardDraw:
     version: ClassVar[int] = 1
     num_actions: ClassVar[int] = FIRST_DRAW + NUM_PATTERNS
     zero_sum: ClassVar[bool] = True
-    call_actions: ClassVar[tuple[int, ...]] = (CHECK_CALL, 36)  # of an opponent who always calls; the first legal one
+    # of an opponent who always calls and keeps all cards; the first legal one
+    call_actions: ClassVar[tuple[int, ...]] = (CHECK_CALL, FIRST_DRAW + NUM_PATTERNS - 1)
 
     def __post_init__(self):
         if type(self.num_agents) is not int or not 2 <= self.num_agents <= 10:
@@ -195,8 +196,6 @@ class FiveCardDraw:
             the state before the new hand.
         """
         state, reward, absorbing, done, info = _auto_reset(self, state, action)
-        # So that the observation is not computed from the rules, once for each of its features.
-        state = jax.lax.optimization_barrier(state.replace(key=None)).replace(key=state.key)
         return state, self.observe(state, state.current_player), reward, absorbing, done, info
 
     def step_env(self, state: State, action: jax.Array):

@@ -174,8 +174,6 @@ class TexasNolimitHoldem:
             highest return), `phase` int32 (the betting round) and `final_state`, the state before the new hand.
         """
         state, reward, absorbing, done, info = _auto_reset(self, state, action)
-        # So that the observation is not computed from the rules, once for each of its features.
-        state = jax.lax.optimization_barrier(state.replace(key=None)).replace(key=state.key)
         return state, self.observe(state, state.current_player), reward, absorbing, done, info
 
     def step_env(self, state: State, action: jax.Array):
