@@ -415,16 +415,16 @@ def _deal_hands(key: jax.Array, num_agents: int) -> tuple[jax.Array, jax.Array, 
         low, high, button = _materialize(~low & ~last_low, ~high & ~last_high & HIGH_CARDS, number % 2)
         return jnp.stack([*cards, last]).reshape(2, HOLE_CARDS), low, high, button
 
-    def serve(carry, seat):
+    def serve(carry, words):
         low, high, _ = carry
-        words = jax.random.key_data(jax.random.fold_in(key, seat))
         nothing, all_new = [jnp.int32(0)] * HOLE_CARDS, [jnp.bool_(True)] * HOLE_CARDS
         cards, *carry = _serve(words, low, high, nothing, all_new)
         return tuple(carry), jnp.stack(cards)
 
     zero = jax.random.key_data(key)[0] & np.uint32(0)  # one for each device where games are spread over several
     start = ~zero, zero | np.uint32(HIGH_CARDS), zero
-    (low, high, word), hands = jax.lax.scan(serve, start, jnp.arange(num_agents, dtype=jnp.int32))
+    words = jax.random.key_data(jax.random.split(key, num_agents))[:, :2]
+    (low, high, word), hands = jax.lax.scan(serve, start, words)
     return hands, low, high, _scale(word, jnp.uint32(num_agents))[0]
 
 
@@ -584,7 +584,7 @@ def _settle_pots(contributions: jax.Array, scores: jax.Array, num_layers: int) -
     """
     seats = range(contributions.shape[0])
     paid, hands = [contributions[seat] for seat in seats], [scores[seat] for seat in seats]
-    won = [jnp.float32(0) for _ in seats]
+    whole, rest = [-chips for chips in paid], [jnp.float32(0) for _ in seats]  # net chips are the sum of the two
     everything = np.int32(np.iinfo(np.int32).max)
     bottom = jnp.int32(0)
     for layer in range(num_layers):
@@ -598,9 +598,11 @@ def _settle_pots(contributions: jax.Array, scores: jax.Array, num_layers: int) -
             top = jnp.where(goes_on, lowest, everything)
         size = sum(jnp.maximum(jnp.minimum(chips, top) - bottom, 0) for chips in paid)
         num_wins = jnp.maximum(sum(win.astype(jnp.int32) for win in wins), 1)
-        bottom, share = _materialize(jnp.asarray(top), size.astype(jnp.float32) / num_wins.astype(jnp.float32))
-        won = [won[seat] + jnp.where(wins[seat], share, 0.0) for seat in seats]
-    return jnp.stack(won) - contributions.astype(jnp.float32)
+        share, share_rest = _split(size, num_wins)
+        bottom, share, share_rest = _materialize(jnp.asarray(top), share, share_rest)
+        whole = [whole[seat] + jnp.where(wins[seat], share, 0) for seat in seats]
+        rest = [rest[seat] + jnp.where(wins[seat], share_rest, 0.0) for seat in seats]
+    return jnp.stack(whole).astype(jnp.float32) + jnp.stack(rest)
 
 
 # repeated block: relative_stacks (tests/test_repeated_blocks.py)
@@ -725,7 +727,7 @@ def _draw_cards(key: jax.Array, num_cards: int, num_seats: int) -> list[jax.Arra
         `num_cards` + 1 int32, the last from 0 to `num_seats` - 1.
     """
     num_words = -(-num_cards // 9) * 2
-    words = jax.random.key_data(key)  # of a fresh key they are random: the first 9 cards need no second hash
+    words = jax.random.key_data(key)[:2]  # of a fresh key they are random: the first 9 cards need no second hash
     if num_words > 2:
         words = jnp.concatenate([words, jax.random.bits(key, (num_words - 2,), jnp.uint32)])
     numbers = []
@@ -816,6 +818,16 @@ def _rank_hand(cards: Sequence[jax.Array]) -> jax.Array:
     return jnp.maximum(score, jnp.where(flush_top != 0, 8 << 26 | flush_top, 0)).astype(jnp.int32)
 
 
+# repeated block: split (tests/test_repeated_blocks.py)
+def _split(chips: jax.Array, num_shares: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """One of equal shares of int32 chips: int32 whole chips, and f32, what is to be added to them, less than one chip.
+
+    A float of the whole share would have an error that grows with the pot.
+    """
+    whole = (chips.astype(jnp.float32) / num_shares.astype(jnp.float32)).astype(jnp.int32)
+    return whole, (chips - whole * num_shares).astype(jnp.float32) / num_shares.astype(jnp.float32)
+
+
 # repeated block: card_plane (tests/test_repeated_blocks.py)
 def _card_plane(cards: Sequence[jax.Array]) -> jax.Array:
     """f32[52], 1 at each of the cards, int32 [] each; negative ones are left out."""
@@ -830,14 +842,21 @@ def _card_plane(cards: Sequence[jax.Array]) -> jax.Array:
     return (jnp.where(places < 32, low, high) >> places % 32 & 1).astype(jnp.float32)
 
 
+# repeated block: child_keys (tests/test_repeated_blocks.py)
+def _child_keys(key: jax.Array, num: int) -> list[jax.Array]:
+    """The keys of `jax.random.split(key, num)`, made one by one: with 1,000 games a CPU is then up to 40 % faster."""
+    if jax.random.key_impl(key) == "unsafe_rbg":  # folding the same number in twice would bring back the first key
+        return list(jax.random.split(key, num))
+    return [jax.random.fold_in(key, child) for child in range(num)]
+
+
 # repeated block: auto_reset (tests/test_repeated_blocks.py)
 def _auto_reset(env, state: State, action: jax.Array):
     """`env.step_env`, and where the episode ended, the first state of a new one; no observation.
 
-    The key is split once; the state that ends and the one that begins carry the same new key. The two children are
-    those of `jax.random.split`, taken one by one: with 1,000 games a CPU is then up to 40 % faster.
+    The key is split once; the state that ends and the one that begins carry the same new key.
     """
-    key, deal_key = (jax.random.fold_in(state.key, child) for child in range(2))
+    key, deal_key = _child_keys(state.key, 2)
     final_state, _, reward, absorbing, done, info = env.step_env(state.replace(key=key), action)
     state = _select_state(done, env._deal(key, deal_key), final_state)
     return state, reward, absorbing, done, info

@@ -183,9 +183,9 @@ class TexasLimitHoldem:
         best = jnp.where(folded, -1, state.scores).max()
         wins = ~folded & (state.scores == best)
         pot = contributions.sum(dtype=jnp.int32)
-        share = pot.astype(jnp.float32) / wins.sum(dtype=jnp.int32).astype(jnp.float32)
+        share, share_rest = _split(pot, wins.sum(dtype=jnp.int32))
         live = ~state.finished
-        net = jnp.where(wins, share, 0.0) - contributions.astype(jnp.float32)
+        net = (jnp.where(wins, share, 0) - contributions).astype(jnp.float32) + jnp.where(wins, share_rest, 0.0)
         reward = jnp.where(live & finished, net / self.blinds[1], 0.0)
 
         previous = jnp.where(next_round, state.button, state.current_player)
@@ -264,7 +264,9 @@ class TexasLimitHoldem:
         """The table as text, as `player` sees it; with all cards where `player` is None."""
         num_shown = int(self._num_shown(state))
         board = [_card_name(card) for card in state.board]
-        board = board[:num_shown] + (["(" + " ".join(board[num_shown:]) + ")"] if player is None else [])
+        board = board[:num_shown] + (
+            ["(" + " ".join(board[num_shown:]) + ")"] if player is None and board[num_shown:] else []
+        )
         lines = [f"{ROUND_NAMES[int(state.betting_round)]}, board: " + " ".join(board)]
         for seat in range(self.num_agents):
             cards = " ".join(_card_name(card) for card in state.hole_cards[seat]) if player in (None, seat) else "? ?"
@@ -392,7 +394,7 @@ def _draw_cards(key: jax.Array, num_cards: int, num_seats: int) -> list[jax.Arra
         `num_cards` + 1 int32, the last from 0 to `num_seats` - 1.
     """
     num_words = -(-num_cards // 9) * 2
-    words = jax.random.key_data(key)  # of a fresh key they are random: the first 9 cards need no second hash
+    words = jax.random.key_data(key)[:2]  # of a fresh key they are random: the first 9 cards need no second hash
     if num_words > 2:
         words = jnp.concatenate([words, jax.random.bits(key, (num_words - 2,), jnp.uint32)])
     numbers = []
@@ -483,6 +485,16 @@ def _rank_hand(cards: Sequence[jax.Array]) -> jax.Array:
     return jnp.maximum(score, jnp.where(flush_top != 0, 8 << 26 | flush_top, 0)).astype(jnp.int32)
 
 
+# repeated block: split (tests/test_repeated_blocks.py)
+def _split(chips: jax.Array, num_shares: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """One of equal shares of int32 chips: int32 whole chips, and f32, what is to be added to them, less than one chip.
+
+    A float of the whole share would have an error that grows with the pot.
+    """
+    whole = (chips.astype(jnp.float32) / num_shares.astype(jnp.float32)).astype(jnp.int32)
+    return whole, (chips - whole * num_shares).astype(jnp.float32) / num_shares.astype(jnp.float32)
+
+
 # repeated block: card_plane (tests/test_repeated_blocks.py)
 def _card_plane(cards: Sequence[jax.Array]) -> jax.Array:
     """f32[52], 1 at each of the cards, int32 [] each; negative ones are left out."""
@@ -497,14 +509,21 @@ def _card_plane(cards: Sequence[jax.Array]) -> jax.Array:
     return (jnp.where(places < 32, low, high) >> places % 32 & 1).astype(jnp.float32)
 
 
+# repeated block: child_keys (tests/test_repeated_blocks.py)
+def _child_keys(key: jax.Array, num: int) -> list[jax.Array]:
+    """The keys of `jax.random.split(key, num)`, made one by one: with 1,000 games a CPU is then up to 40 % faster."""
+    if jax.random.key_impl(key) == "unsafe_rbg":  # folding the same number in twice would bring back the first key
+        return list(jax.random.split(key, num))
+    return [jax.random.fold_in(key, child) for child in range(num)]
+
+
 # repeated block: auto_reset (tests/test_repeated_blocks.py)
 def _auto_reset(env, state: State, action: jax.Array):
     """`env.step_env`, and where the episode ended, the first state of a new one; no observation.
 
-    The key is split once; the state that ends and the one that begins carry the same new key. The two children are
-    those of `jax.random.split`, taken one by one: with 1,000 games a CPU is then up to 40 % faster.
+    The key is split once; the state that ends and the one that begins carry the same new key.
     """
-    key, deal_key = (jax.random.fold_in(state.key, child) for child in range(2))
+    key, deal_key = _child_keys(state.key, 2)
     final_state, _, reward, absorbing, done, info = env.step_env(state.replace(key=key), action)
     state = _select_state(done, env._deal(key, deal_key), final_state)
     return state, reward, absorbing, done, info

@@ -274,7 +274,9 @@ class TexasNolimitHoldem:
         """The table as text, as `player` sees it; with all cards where `player` is None."""
         num_shown = int(self._num_shown(state))
         board = [_card_name(card) for card in state.board]
-        board = board[:num_shown] + (["(" + " ".join(board[num_shown:]) + ")"] if player is None else [])
+        board = board[:num_shown] + (
+            ["(" + " ".join(board[num_shown:]) + ")"] if player is None and board[num_shown:] else []
+        )
         lines = [f"{ROUND_NAMES[int(state.betting_round)]}, board: " + " ".join(board)]
         for seat in range(self.num_agents):
             cards = " ".join(_card_name(card) for card in state.hole_cards[seat]) if player in (None, seat) else "? ?"
@@ -413,7 +415,7 @@ def _settle_pots(contributions: jax.Array, scores: jax.Array, num_layers: int) -
     """
     seats = range(contributions.shape[0])
     paid, hands = [contributions[seat] for seat in seats], [scores[seat] for seat in seats]
-    won = [jnp.float32(0) for _ in seats]
+    whole, rest = [-chips for chips in paid], [jnp.float32(0) for _ in seats]  # net chips are the sum of the two
     everything = np.int32(np.iinfo(np.int32).max)
     bottom = jnp.int32(0)
     for layer in range(num_layers):
@@ -427,9 +429,11 @@ def _settle_pots(contributions: jax.Array, scores: jax.Array, num_layers: int) -
             top = jnp.where(goes_on, lowest, everything)
         size = sum(jnp.maximum(jnp.minimum(chips, top) - bottom, 0) for chips in paid)
         num_wins = jnp.maximum(sum(win.astype(jnp.int32) for win in wins), 1)
-        bottom, share = _materialize(jnp.asarray(top), size.astype(jnp.float32) / num_wins.astype(jnp.float32))
-        won = [won[seat] + jnp.where(wins[seat], share, 0.0) for seat in seats]
-    return jnp.stack(won) - contributions.astype(jnp.float32)
+        share, share_rest = _split(size, num_wins)
+        bottom, share, share_rest = _materialize(jnp.asarray(top), share, share_rest)
+        whole = [whole[seat] + jnp.where(wins[seat], share, 0) for seat in seats]
+        rest = [rest[seat] + jnp.where(wins[seat], share_rest, 0.0) for seat in seats]
+    return jnp.stack(whole).astype(jnp.float32) + jnp.stack(rest)
 
 
 # repeated block: relative_stacks (tests/test_repeated_blocks.py)
@@ -554,7 +558,7 @@ def _draw_cards(key: jax.Array, num_cards: int, num_seats: int) -> list[jax.Arra
         `num_cards` + 1 int32, the last from 0 to `num_seats` - 1.
     """
     num_words = -(-num_cards // 9) * 2
-    words = jax.random.key_data(key)  # of a fresh key they are random: the first 9 cards need no second hash
+    words = jax.random.key_data(key)[:2]  # of a fresh key they are random: the first 9 cards need no second hash
     if num_words > 2:
         words = jnp.concatenate([words, jax.random.bits(key, (num_words - 2,), jnp.uint32)])
     numbers = []
@@ -645,6 +649,16 @@ def _rank_hand(cards: Sequence[jax.Array]) -> jax.Array:
     return jnp.maximum(score, jnp.where(flush_top != 0, 8 << 26 | flush_top, 0)).astype(jnp.int32)
 
 
+# repeated block: split (tests/test_repeated_blocks.py)
+def _split(chips: jax.Array, num_shares: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """One of equal shares of int32 chips: int32 whole chips, and f32, what is to be added to them, less than one chip.
+
+    A float of the whole share would have an error that grows with the pot.
+    """
+    whole = (chips.astype(jnp.float32) / num_shares.astype(jnp.float32)).astype(jnp.int32)
+    return whole, (chips - whole * num_shares).astype(jnp.float32) / num_shares.astype(jnp.float32)
+
+
 # repeated block: card_plane (tests/test_repeated_blocks.py)
 def _card_plane(cards: Sequence[jax.Array]) -> jax.Array:
     """f32[52], 1 at each of the cards, int32 [] each; negative ones are left out."""
@@ -659,14 +673,21 @@ def _card_plane(cards: Sequence[jax.Array]) -> jax.Array:
     return (jnp.where(places < 32, low, high) >> places % 32 & 1).astype(jnp.float32)
 
 
+# repeated block: child_keys (tests/test_repeated_blocks.py)
+def _child_keys(key: jax.Array, num: int) -> list[jax.Array]:
+    """The keys of `jax.random.split(key, num)`, made one by one: with 1,000 games a CPU is then up to 40 % faster."""
+    if jax.random.key_impl(key) == "unsafe_rbg":  # folding the same number in twice would bring back the first key
+        return list(jax.random.split(key, num))
+    return [jax.random.fold_in(key, child) for child in range(num)]
+
+
 # repeated block: auto_reset (tests/test_repeated_blocks.py)
 def _auto_reset(env, state: State, action: jax.Array):
     """`env.step_env`, and where the episode ended, the first state of a new one; no observation.
 
-    The key is split once; the state that ends and the one that begins carry the same new key. The two children are
-    those of `jax.random.split`, taken one by one: with 1,000 games a CPU is then up to 40 % faster.
+    The key is split once; the state that ends and the one that begins carry the same new key.
     """
-    key, deal_key = (jax.random.fold_in(state.key, child) for child in range(2))
+    key, deal_key = _child_keys(state.key, 2)
     final_state, _, reward, absorbing, done, info = env.step_env(state.replace(key=key), action)
     state = _select_state(done, env._deal(key, deal_key), final_state)
     return state, reward, absorbing, done, info

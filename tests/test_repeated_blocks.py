@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from envs import kuhn_poker, texas_limit_holdem
+from envs import five_card_draw, kuhn_poker, texas_limit_holdem
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("envs", "baselines", "solvers", "scripts")
@@ -27,6 +27,7 @@ BLOCKS = {
     "save_curve": ("baselines/ppo_nfsp.py",),
     "mean_and_interval": ("baselines/ppo_nfsp.py",),
     "auto_reset": GAMES,
+    "child_keys": GAMES,
     "select_state": GAMES,
     "one_hot": GAMES,
     "next_seat": POKER,
@@ -37,6 +38,7 @@ BLOCKS = {
     "draw_number": POKER,
     "rank_hand": POKER,
     "card_plane": POKER,
+    "split": POKER,
     "require_tuple": BLINDS,
     "max_raises": BETS,
     "Bet": BETS,
@@ -255,6 +257,51 @@ def test_draw_cards_gives_every_ordered_draw_and_seat_equally_often(monkeypatch)
     _, counts = np.unique(drawn, axis=0, return_counts=True)
     assert len(counts) == 6 * 5 * 4 * 3 * 3
     assert stats.chisquare(counts).pvalue > 1e-3
+
+
+KINDS_OF_KEYS = ("threefry2x32", "rbg", "unsafe_rbg")
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_KEYS)
+def test_child_keys_are_those_of_split_and_never_come_back(kind):
+    key, seen = jax.random.key(5, impl=kind), set()
+    for _ in range(20):
+        children = kuhn_poker._child_keys(key, 3)
+        data = np.stack([jax.random.key_data(child) for child in children])
+        np.testing.assert_array_equal(data, jax.random.key_data(jax.random.split(key, 3)))
+        seen |= {tuple(row) for row in data.tolist()}
+        key = children[0]
+    assert len(seen) == 60
+
+
+def dealt_by_draw_cards(key):
+    return jnp.stack(texas_limit_holdem._draw_cards(key, 25, 10)[:-1])
+
+
+def dealt_hand_by_hand(key):
+    return five_card_draw._deal_hands(key, 5)[0].reshape(-1)
+
+
+@pytest.mark.parametrize("deal", [dealt_by_draw_cards, dealt_hand_by_hand])
+@pytest.mark.parametrize("kind", KINDS_OF_KEYS)
+def test_cards_are_independent_whatever_kind_of_key_they_come_from(kind, deal):
+    """Ranks of the first card and of others: 3 of 51 others have the same rank, 4 each another."""
+    keys = jax.random.split(jax.random.key(0, impl=kind), 30_000)
+    ranks = np.asarray(jax.jit(jax.vmap(deal))(keys)) // 4
+    expected = len(keys) * (4 - np.eye(13)) / 51 / 13
+    for place in (1, 5, 9, 10, 18, 24):
+        counts = np.bincount(13 * ranks[:, 0] + ranks[:, place], minlength=169)
+        assert stats.chisquare(counts, expected.ravel()).pvalue > 1e-4, place
+
+
+@pytest.mark.parametrize("num_shares", range(1, 11))
+def test_split_has_no_error_that_grows_with_the_pot(num_shares):
+    chips = np.concatenate([np.arange(2_000), np.arange(2**24 - 50, 2**24 + 50), [2**30 - 1]]).astype(np.int32)
+    whole, rest = jax.jit(jax.vmap(texas_limit_holdem._split, (0, None)))(chips, jnp.int32(num_shares))
+    assert (whole.dtype, rest.dtype) == (jnp.int32, jnp.float32)
+    shares = np.asarray(whole).astype(float) + np.asarray(rest).astype(float)
+    np.testing.assert_allclose(shares, chips / num_shares, rtol=1e-15, atol=1e-6)
+    assert (np.abs(rest)[chips < 2**24] < 1).all()
 
 
 def test_card_plane_is_1_at_each_card_and_leaves_out_negative_ones():

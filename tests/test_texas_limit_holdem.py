@@ -547,6 +547,9 @@ def test_render_shows_own_cards_the_board_dealt_and_all_actions():
     assert "seat 0: ? ?, 6 in the pot button" in own
     assert "seat 1: Kh Kd, 4 in the pot to act" in own
     assert "over, returns +2 -2" in env.render(states[-1], 1)
+    river = env.render(play(env, "ck kk kk")[0][-1])
+    assert river.startswith("river, board: ")
+    assert "(" not in river.splitlines()[0]
     assert "folded" in env.render(states[-1], 1)
 
 

@@ -469,7 +469,7 @@ def test_random_play_conserves_chips_and_ends_within_the_bound(num_agents, stack
     assert (np.asarray(states.timestep) <= env.max_actions).all()
     assert (np.diff(np.asarray(paid), axis=1) >= 0).all()
     assert (np.asarray(paid) <= stacks).all()
-    np.testing.assert_allclose(np.asarray(rewards).sum(-1), 0, atol=1e-4)
+    np.testing.assert_allclose(np.asarray(rewards).sum(-1), 0, atol=1e-5)
     np.testing.assert_array_equal(np.asarray(rewards).sum(1), states.returns)
     paid = np.asarray(states.contributions)
     ranks = np.where(states.folded, -1, states.scores)
