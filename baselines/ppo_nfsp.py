@@ -40,7 +40,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -185,6 +185,7 @@ PAPER = {
 }  # fmt: skip
 
 
+PIECE_BYTES = 2**25  # of a checkpoint, written at a time
 EVALUATION_STREAM = 0xE7A1  # keeps the draws of evaluations apart from those of training
 
 
@@ -272,7 +273,7 @@ class Transition:
 class Reservoir:
     """Uniform sample of C decisions from a stream (Vitter 1985, algorithm R)."""
 
-    obs: jax.Array  # [C, O]
+    obs: jax.Array  # [C, O] float16: half the memory; exact up to 2,048, and nothing is larger than 65,504
     legal: jax.Array  # [C, A] bool
     action: jax.Array  # [C] int32
     count: jax.Array  # [2] uint32, decisions seen so far: high and low word
@@ -287,7 +288,7 @@ class Reservoir:
 def make_reservoir(capacity: int, obs_shape: tuple[int, ...], num_actions: int) -> Reservoir:
     """An empty reservoir."""
     return Reservoir(
-        obs=jnp.zeros((capacity, *obs_shape)),
+        obs=jnp.zeros((capacity, *obs_shape), jnp.float16),
         legal=jnp.zeros((capacity, num_actions), bool),
         action=jnp.zeros(capacity, jnp.int32),
         count=jnp.zeros(2, jnp.uint32),
@@ -321,6 +322,8 @@ def reservoir_insert(
     last = jnp.full(capacity, -1, jnp.int32).at[slot].max(order, mode="drop")  # of several on a slot the last stays
     slot = jnp.where(last[jnp.minimum(slot, capacity - 1)] == order, slot, capacity)
     new_low = low + valid.sum(dtype=jnp.uint32)
+    largest = float(jnp.finfo(reservoir.obs.dtype).max)
+    obs = jnp.clip(obs, -largest, largest).astype(reservoir.obs.dtype)
     return Reservoir(
         obs=reservoir.obs.at[slot].set(obs, mode="drop"),
         legal=reservoir.legal.at[slot].set(legal, mode="drop"),
@@ -640,8 +643,8 @@ def make_train(
     def update_average(state: TrainState, key: jax.Array):
         def loss_fn(params, index):
             reservoir = state.reservoir
-            return average_loss(average_net.apply(params, reservoir.obs[index]), reservoir.legal[index],
-                                reservoir.action[index])  # fmt: skip
+            logits = average_net.apply(params, reservoir.obs[index].astype(jnp.float32))
+            return average_loss(logits, reservoir.legal[index], reservoir.action[index])
 
         def step(carry, step_key):
             params, optimizer_state = carry
@@ -741,7 +744,9 @@ def make_evaluate(args: Args, env, policy: Callable, tree: GameTree | None) -> C
         ):
             returns = play(params, opponent_key, opponent)
             scores[f"eval/return_vs_{name}"] = returns.mean()
-            scores[f"eval/return_vs_{name}_ci"] = 1.96 * jnp.std(returns, ddof=1) / jnp.sqrt(len(returns))
+            scores[f"eval/return_vs_{name}_ci"] = (
+                float(stdtrit(len(returns) - 1, 0.975)) * jnp.std(returns, ddof=1) / jnp.sqrt(len(returns))
+            )
         return scores
 
     return returns_vs_opponents if tree is None else exploitability
@@ -751,7 +756,7 @@ def make_evaluate(args: Args, env, policy: Callable, tree: GameTree | None) -> C
 
 
 # repeated block: atomic_write (tests/test_repeated_blocks.py)
-def atomic_write(path: Path, data: bytes) -> None:
+def atomic_write(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Write a file so that a crash at any moment leaves either the old content or the new one.
 
     Raises:
@@ -760,7 +765,7 @@ def atomic_write(path: Path, data: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         with open(temporary, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -961,9 +966,9 @@ class Programs(NamedTuple):
     init: Callable  # () -> states
     train: Callable  # (states, num_updates) -> states, metrics, bad_update [S]; the states given are consumed
     evaluate: Callable  # (states) -> scores
-    to_host: Callable  # (states) -> states as NumPy arrays, on every process
-    from_host: Callable  # the reverse
-    host_shapes: TrainState  # shapes and dtypes of what `to_host` returns
+    gather: Callable  # (states) -> states with their keys as numbers, whole on every process
+    restore: Callable  # the reverse, from NumPy arrays
+    gathered_shapes: TrainState  # shapes and dtypes of what `gather` returns
 
 
 def make_programs(args: Args, env, tree: GameTree | None) -> Programs:
@@ -1017,22 +1022,21 @@ def make_programs(args: Args, env, tree: GameTree | None) -> Programs:
         for field in ("env_state", "obs", "best_response_seats"):
             shardings = shardings.replace(**{field: jax.tree.map(lambda _: by_env, getattr(shapes, field))})
 
-    def export(states):
+    def gather(states):
         return jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, states)
 
     def restore(arrays):
         return jax.tree.map(lambda x, like: jax.random.wrap_key_data(x) if is_key(like) else x, arrays, shapes)
 
-    to_host = jax.jit(export, out_shardings=replicated)
     return Programs(
         init=jax.jit(init_all, out_shardings=shardings),
         train=jax.jit(train_all, out_shardings=(shardings, replicated, replicated), donate_argnums=0),
         evaluate=jax.jit(
             lambda states: over_seeds(evaluate_one)((states, jnp.asarray(seeds))), out_shardings=replicated
         ),
-        to_host=lambda states: jax.tree.map(np.asarray, to_host(states)),
-        from_host=jax.jit(restore, out_shardings=shardings),
-        host_shapes=jax.eval_shape(to_host, shapes),
+        gather=gather if jax.process_count() == 1 else jax.jit(gather, out_shardings=replicated),
+        restore=jax.jit(restore, out_shardings=shardings),
+        gathered_shapes=jax.eval_shape(gather, shapes),
     )
 
 
@@ -1121,6 +1125,24 @@ def check_args(args: Args) -> None:
         raise ValueError(
             f"--total-timesteps {args.total_timesteps}: an update takes --num-envs x --num-steps = "
             f"{args.num_envs * args.num_steps} steps, so at least that many are needed"
+        )
+
+
+def check_memory(args: Args, env) -> None:
+    """Raises ValueError where the reservoirs are larger than the memory of the machine or of the devices."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    try:
+        memory = stats["bytes_limit"] if stats else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (KeyError, AttributeError, ValueError, OSError):  # the system does not tell
+        return
+    one = jax.eval_shape(lambda: make_reservoir(1, env.obs_shape, env.num_actions))
+    seeds = args.num_seeds // len(jax.devices()) if splits_by_seed(args) else args.num_seeds
+    item_bytes = seeds * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(one.replace(count=())))
+    if args.reservoir_size * item_bytes > memory:
+        raise ValueError(
+            f"--reservoir-size {args.reservoir_size}: needs {args.reservoir_size * item_bytes / 1e9:.1f} GB of "
+            f"{memory / 1e9:.1f} GB here ({seeds} times decisions of {math.prod(env.obs_shape)} numbers); up to "
+            f"{memory // item_bytes // 2} leaves half of it free"
         )
 
 
@@ -1263,9 +1285,10 @@ def run(args: Args, env) -> None:
                 if is_main:
                     logger.log(update * steps_per_update, time.perf_counter() - start, logged)
                 if update == num_updates or update // log_interval % args.checkpoint_interval == 0:
-                    arrays = programs.to_host(states)
+                    gathered = programs.gather(states)
                     if is_main:
-                        save_checkpoint(folder, update, arrays)
+                        save_checkpoint(folder, update, gathered)
+                    del gathered  # else training could not reuse its memory
                 progress.set_postfix(
                     {
                         name.removeprefix("eval/"): f"{value.mean():.4f}"
@@ -1296,8 +1319,25 @@ def run(args: Args, env) -> None:
 def save_checkpoint(folder: Path, update: int, states: TrainState) -> None:
     """Writes `params.msgpack` (both networks, leading axis S) and all of the run's state."""
     params = {"average": states.average, "best_response": states.best_response}
-    atomic_write(folder / "params.msgpack", serialization.to_bytes(params))
-    atomic_write(folder / "checkpoint.msgpack", serialization.to_bytes({"update": update, "states": states}))
+    atomic_write(folder / "params.msgpack", pack(params))
+    atomic_write(folder / "checkpoint.msgpack", pack({"update": update, "states": states}))
+
+
+def pack(tree) -> Iterator[bytes]:
+    """What `flax.serialization.msgpack_restore` reads, piece by piece: all at once would take several times the
+    memory of the arrays."""
+    if isinstance(tree := serialization.to_state_dict(tree), dict):
+        yield b"\xdf" + len(tree).to_bytes(4, "big")  # a map of so many entries
+        for name, value in tree.items():
+            yield serialization.msgpack_serialize(name)
+            yield from pack(value)
+    elif getattr(tree, "nbytes", 0) > PIECE_BYTES:  # as flax divides an array that is too large for one entry
+        flat, size = np.asarray(tree).reshape(-1), PIECE_BYTES // tree.dtype.itemsize
+        pieces = [flat[start : start + size] for start in range(0, len(flat), size)]
+        shape, chunks = ({str(i): value for i, value in enumerate(values)} for values in (tree.shape, pieces))
+        yield from pack({"__msgpack_chunked_array__": True, "shape": shape, "chunks": chunks})
+    else:
+        yield serialization.msgpack_serialize(np.asarray(tree) if isinstance(tree, jax.Array) else tree)
 
 
 def restore_checkpoint(path: Path, programs: Programs) -> tuple[int, TrainState | None]:
@@ -1308,7 +1348,7 @@ def restore_checkpoint(path: Path, programs: Programs) -> tuple[int, TrainState 
     """
     if not path.exists():
         return 0, None
-    like = programs.host_shapes
+    like = programs.gathered_shapes
     try:
         saved = serialization.msgpack_restore(path.read_bytes())
         states = serialization.from_state_dict(like, saved["states"])
@@ -1316,7 +1356,7 @@ def restore_checkpoint(path: Path, programs: Programs) -> tuple[int, TrainState 
             raise ValueError("arrays of other shapes")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise OSError(errno.EINVAL, f"no checkpoint of this script and these arguments ({error})", str(path)) from None
-    return saved["update"], programs.from_host(states)
+    return saved["update"], programs.restore(states)
 
 
 def write_config(folder: Path, config: dict, status: str) -> None:
@@ -1327,15 +1367,15 @@ def print_scores(path: Path, config: dict) -> None:
     """The table that ends a run: scores at the last step, over seeds."""
     rows = list(csv.DictReader(path.read_text().splitlines()))
     last = [row for row in rows if row["global_step"] == rows[-1]["global_step"]]
-    print(f"\n{'at step ' + last[0]['global_step']:28}{'mean':>10}{'± 95 %':>10}{'seeds':>7}")
+    print(f"\n{'at step ' + last[0]['global_step']:28}{'mean':>11}{'± 95 %':>11}{'seeds':>7}")
     for metric in (name for name in last[0] if name.startswith("eval/") and not name.endswith("_ci")):
         mean, half = mean_and_interval([float(row[metric]) for row in last])
         if len(last) == 1:  # over its games, where it has been measured by games
             half = float(last[0].get(f"{metric}_ci", math.nan))
-        print(f"{metric:28}{mean:10.4f}{'-' if math.isnan(half) else f'{half:.4f}':>10}{len(last):7}")
+        print(f"{metric:28}{mean:11.4f} {'-' if math.isnan(half) else f'{half:.4f}':>10}{len(last):7}")
     if "uniform_exploitability" in config:
-        print(f"{'of the uniform policy':28}{config['uniform_exploitability']:10.4f}")
-    print(f"{'training steps/s (median)':28}{np.median([float(row['charts/SPS']) for row in rows]):10,.0f}")
+        print(f"{'of the uniform policy':28}{config['uniform_exploitability']:11.4f}")
+    print(f"{'training steps/s (median)':28}{np.median([float(row['charts/SPS']) for row in rows]):11,.0f}")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -1345,7 +1385,7 @@ def main(argv: list[str] | None = None) -> None:
         if args.coordinator_address:
             jax.distributed.initialize(args.coordinator_address, args.num_processes, args.process_id)
         env, args = resolve_env(args)
-        splits_by_seed(args)
+        check_memory(args, env)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

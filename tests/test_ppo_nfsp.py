@@ -1,6 +1,7 @@
 """PPO-NFSP: its parts against plain Python and NumPy, its training on games whose best play is known, and on Kuhn."""
 
 import itertools
+import re
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import struct
+from flax import serialization, struct
 from scipy import stats
 
 import envs
@@ -21,6 +22,7 @@ from baselines.ppo_nfsp import (
     Args,
     Transition,
     average_loss,
+    check_memory,
     compute_gae,
     draw_best_response_seats,
     make_policy,
@@ -28,6 +30,7 @@ from baselines.ppo_nfsp import (
     make_reservoir,
     make_train,
     masked_logits,
+    pack,
     parse_args,
     ppo_loss,
     reservoir_insert,
@@ -214,6 +217,13 @@ def test_observation_legal_actions_and_action_of_an_item_stay_together():
     reservoir = fill_reservoirs(in_batches(64, 2, 62), 3, 1000)  # far more items than places: many fall on one place
     np.testing.assert_array_equal(reservoir.obs, obs_of(reservoir.action))
     np.testing.assert_array_equal(reservoir.legal, legal_of(reservoir.action))
+
+
+def test_reservoir_rounds_to_11_bits_and_holds_finite_numbers_only():
+    obs = jnp.array([[2048.0, 2049.0, 0.1, 1e6, -jnp.inf]])
+    one = jnp.ones(1, bool)
+    reservoir = reservoir_insert(jax.random.key(0), make_reservoir(1, (5,), 1), obs, one[None], one * 0, one)
+    assert reservoir.obs[0].tolist() == [2048, 2048, np.float16(0.1), 65504, -65504]
 
 
 def test_reservoir_that_is_not_full_holds_exactly_the_valid_items():
@@ -578,7 +588,7 @@ def test_seats_keep_their_network_for_an_episode_and_the_reservoir_gets_best_res
         best_response=always(states.best_response, 1, Probe.num_actions + 1),
         average=always(states.average, 0, Probe.num_actions),
     )
-    states = probe.from_host(probe.to_host(states))  # placed like any others, so that nothing compiles anew
+    states = probe.restore(to_host(probe, states))  # placed like any others, so that nothing compiles anew
     states, logged, _ = probe.train(states, np.int32(1))
     seats, last_action = np.asarray(states.best_response_seats[0]), np.asarray(states.env_state.last_action[0])
     np.testing.assert_array_equal(last_action[last_action >= 0], seats[last_action >= 0])
@@ -618,6 +628,33 @@ def test_numbers_that_are_not_finite_stop_the_run_and_name_the_update(learning_r
     assert not list(folder.glob("*.msgpack"))
 
 
+@pytest.mark.parametrize("piece_bytes", [16, 40, 10**6])
+def test_what_is_packed_piece_by_piece_is_read_by_flax(piece_bytes, monkeypatch):
+    monkeypatch.setattr(ppo_nfsp, "PIECE_BYTES", piece_bytes)
+    tree = {
+        "update": 7,
+        "nothing": {},
+        "reservoir": make_reservoir(9, (2, 3), 5).replace(obs=jnp.arange(54.0).astype(jnp.float16).reshape(9, 2, 3)),
+        "scalar": jnp.int32(-3),
+        "numpy": np.arange(12).reshape(3, 4)[:, ::2],
+    }
+    pieces = list(pack(tree))
+    restored = serialization.msgpack_restore(b"".join(pieces))
+    assert_equal(restored, serialization.to_state_dict(tree))
+    assert max(map(len, pieces)) < max(piece_bytes, 40) + 100
+
+
+def test_reservoir_larger_than_the_memory_is_refused_with_the_sizes():
+    size = 10**13
+    message = rf"^--reservoir-size {size}: needs \d+\.\d GB of \d+\.\d GB here \(2 times"
+    with pytest.raises(ValueError, match=message) as error:
+        check_memory(replace(PROBE_ARGS, reservoir_size=size, num_seeds=2), Probe())
+    half = int(re.search(r"up to (\d+) leaves half", str(error.value))[1])
+    check_memory(replace(PROBE_ARGS, reservoir_size=half, num_seeds=2), Probe())
+    with pytest.raises(ValueError, match="reservoir-size"):
+        check_memory(replace(PROBE_ARGS, reservoir_size=3 * half, num_seeds=2), Probe())
+
+
 # Kuhn poker
 
 KUHN_ARGS = Args(
@@ -627,6 +664,11 @@ KUHN_ARGS = Args(
     avg_batch_size=512,
 )  # fmt: skip
 KUHN_UPDATES = 150_000 // (64 * 16)
+
+
+def to_host(programs, states):
+    """NumPy copies: training consumes what it is given."""
+    return jax.tree.map(np.array, programs.gather(states))
 
 
 @pytest.fixture(scope="module")
@@ -639,7 +681,7 @@ def kuhn():
 def three_updates(kuhn):
     """States and metrics after three updates, NumPy arrays."""
     states, logged, _ = kuhn.train(kuhn.init(), np.int32(3))
-    return kuhn.to_host(states), jax.tree.map(np.asarray, logged)
+    return to_host(kuhn, states), jax.tree.map(np.asarray, logged)
 
 
 def assert_equal(got, expected, rtol=0.0):
@@ -676,11 +718,11 @@ def flat(*trees):
 
 def test_same_seed_twice_gives_equal_states_and_metrics(kuhn, three_updates):
     states, logged, _ = kuhn.train(kuhn.init(), np.int32(3))
-    assert_equal((kuhn.to_host(states), logged), three_updates)
+    assert_equal((to_host(kuhn, states), logged), three_updates)
 
 
 def test_two_seeds_differ_in_their_first_deals_and_networks(kuhn, three_updates):
-    states = kuhn.to_host(kuhn.init())
+    states = to_host(kuhn, kuhn.init())
     for array in (states.key, states.env_state.cards, states.env_state.first_player, states.best_response_seats):
         assert (array[0] != array[1]).any()
     for tree in (states.best_response, states.average):
@@ -692,7 +734,7 @@ def test_two_seeds_differ_in_their_first_deals_and_networks(kuhn, three_updates)
 
 
 def test_best_response_and_average_policy_start_different(kuhn):
-    states = kuhn.to_host(kuhn.init())
+    states = to_host(kuhn, kuhn.init())
     kernels = [
         next(x for x in jax.tree.leaves(tree) if x.ndim == 3 and x.shape[1] == states.obs.shape[-1])
         for tree in (states.best_response, states.average)
@@ -706,7 +748,7 @@ def test_seed_i_of_several_is_the_run_of_that_seed_alone(three_updates):
     alone = make_programs(args, env, None)
     states, logged, _ = alone.train(alone.init(), np.int32(3))
     expected = jax.tree.map(lambda x: x[1:], three_updates)
-    assert_equal((alone.to_host(states), jax.tree.map(np.asarray, logged)), expected, rtol=1e-5)
+    assert_equal((to_host(alone, states), jax.tree.map(np.asarray, logged)), expected, rtol=1e-5)
 
 
 def test_any_number_of_updates_runs_in_one_compilation_and_metrics_are_their_mean(kuhn, three_updates):
@@ -714,7 +756,7 @@ def test_any_number_of_updates_runs_in_one_compilation_and_metrics_are_their_mea
     states, second, _ = kuhn.train(states, np.int32(2))
     assert kuhn.train._cache_size() == 1
     np.testing.assert_allclose(first["charts/ent_coef"], KUHN_ARGS.ent_coef, rtol=1e-6)
-    assert_equal(kuhn.to_host(states), three_updates[0])
+    assert_equal(to_host(kuhn, states), three_updates[0])
     mean = jax.tree.map(lambda x, y: (np.asarray(x) + 2 * np.asarray(y)) / 3, first, second)
     assert_equal(mean, three_updates[1], rtol=1e-5)
 
