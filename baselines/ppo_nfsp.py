@@ -20,7 +20,8 @@ learns from the other games, and what a best response meets is distributed as be
 best response soft enough to follow the average policy, so the reservoir gets its actions sharpened (`reservoir_power`).
 Large supervised batches.
 
-Letters: T steps of a rollout, E envs, N agents, A actions, O observation features, S seeds, B batch.
+Letters: T steps of a rollout, E envs, N agents, R seats asked at once (1 where players take turns, N where all act at
+once), A actions, O observation features, S seeds, B batch.
 """
 
 import argparse
@@ -247,21 +248,67 @@ def make_env(args: dict):
     return envs.make(args["env"], observation=args["observation"], **args["env_kwargs"])
 
 
+@dataclass(frozen=True)
+class SeatsToAct:
+    """A game with an axis R of the seats that are asked at once: one where players take turns, else all."""
+
+    env: Any
+
+    @property
+    def takes_turns(self) -> bool:
+        return self.env.api == "aec"
+
+    def reset(self, key: jax.Array):
+        """State; observations [R, O]."""
+        state, obs = self.env.reset(key)
+        return state, obs[None] if self.takes_turns else obs
+
+    def step(self, state, action: jax.Array):
+        """`env.step` of actions [R], with observations [R, O]."""
+        state, obs, *rest = self.env.step(state, action[0] if self.takes_turns else action)
+        return state, obs[None] if self.takes_turns else obs, *rest
+
+    def step_env(self, state, action: jax.Array):
+        """`env.step_env` of actions [R], with observations [R, O]."""
+        state, obs, *rest = self.env.step_env(state, action[0] if self.takes_turns else action)
+        return state, obs[None] if self.takes_turns else obs, *rest
+
+    def legal_actions(self, state) -> jax.Array:
+        """bool[R, A]"""
+        legal = self.env.legal_actions(state)
+        return legal[None] if self.takes_turns else legal
+
+    def acting(self, state) -> jax.Array:
+        """bool[R, N], one-hot: which seats they are."""
+        seats = jnp.arange(self.env.num_agents)
+        return (state.current_player[None] if self.takes_turns else seats)[:, None] == seats[None]
+
+
+def by_seat(values: jax.Array, acting: jax.Array) -> jax.Array:
+    """Values [..., R] of the seats that acted, in their places [..., N]; 0 for the others."""
+    return (values[..., None] * acting).sum(-2)
+
+
+def by_row(values: jax.Array, acting: jax.Array) -> jax.Array:
+    """Values [..., N] of all seats, of those that acted [..., R]."""
+    return (values[..., None, :] * acting).sum(-1)
+
+
 # ------------------------------------------------------------------------------------------------------------ buffers
 
 
 @struct.dataclass
 class Transition:
-    """One step of E games; seen from the seat that acted where there is no axis N."""
+    """One step of E games; seen from the R seats that acted where there is no axis N."""
 
-    obs: jax.Array  # [E, O]
-    legal: jax.Array  # [E, A] bool
-    action: jax.Array  # [E] int32
-    reservoir_action: jax.Array  # [E] int32, what the average policy learns
-    log_prob: jax.Array  # [E]
-    value: jax.Array  # [E]
-    acting: jax.Array  # [E, N] bool, True = acted
-    plays_best_response: jax.Array  # [E] bool
+    obs: jax.Array  # [E, R, O]
+    legal: jax.Array  # [E, R, A] bool
+    action: jax.Array  # [E, R] int32
+    reservoir_action: jax.Array  # [E, R] int32, what the average policy learns
+    log_prob: jax.Array  # [E, R]
+    value: jax.Array  # [E, R]
+    acting: jax.Array  # [E, R, N] bool, one-hot: which seat it is
+    plays_best_response: jax.Array  # [E, R] bool
     reward: jax.Array  # [E, N]
     done: jax.Array  # [E] bool
     absorbing: jax.Array  # [E] bool, decided and not cut by a horizon
@@ -339,7 +386,7 @@ class TrainState:
     key: jax.Array
     update: jax.Array  # int32, updates done
     env_state: Any  # batched over E
-    obs: jax.Array  # [E, O], of the seats to act
+    obs: jax.Array  # [E, R, O], of the seats to act
     best_response_seats: jax.Array  # [E, N] bool, seats that play the best response in this episode
     best_response: Any
     best_response_optimizer: Any
@@ -515,7 +562,7 @@ def make_train(
 
     Args:
         args: hyperparameters.
-        env: a game in which one player acts at a time. One that cuts episodes says so by an attribute `horizon`.
+        env: a game. One that cuts episodes says so by an attribute `horizon`.
         shard_envs: `(tree, axis) -> tree` spreads the axis of the envs over devices.
     """
     E, N, T = args.num_envs, env.num_agents, args.num_steps
@@ -523,6 +570,7 @@ def make_train(
     best_response_net = BestResponse(args.hidden_sizes, env.num_actions)
     average_net = MLP(args.hidden_sizes, env.num_actions)
     has_horizon = getattr(env, "horizon", None) is not None
+    game = SeatsToAct(env)
 
     def schedule(start, anneal, steps_per_update):
         return optax.linear_schedule(start, 0.0, num_updates * steps_per_update) if anneal else start
@@ -536,7 +584,7 @@ def make_train(
     def init(seed: jax.Array) -> TrainState:
         keys = jax.random.split(jax.random.key(seed), 5)
         key, env_key, seats_key, best_response_key, average_key = keys
-        env_state, obs = shard_envs(jax.vmap(env.reset)(jax.random.split(env_key, E)), 0)
+        env_state, obs = shard_envs(jax.vmap(game.reset)(jax.random.split(env_key, E)), 0)
         best_response = best_response_net.init(best_response_key, obs[:1])
         average = average_net.init(average_key, obs[:1])
         return TrainState(
@@ -568,18 +616,17 @@ def make_train(
         def step(carry, step_key):
             env_state, obs, best_response_seats = carry
             action_key, reservoir_key, seats_key = jax.random.split(step_key, 3)
-            legal = jax.vmap(env.legal_actions)(env_state)
-            acting = env_state.current_player[:, None] == jnp.arange(N)[None]
-            plays_best_response = (acting & best_response_seats).any(-1)
+            legal, acting = jax.vmap(game.legal_actions)(env_state), jax.vmap(game.acting)(env_state)
+            plays_best_response = (acting & best_response_seats[:, None]).any(-1)
             best_response_logits, value = best_response_net.apply(state.best_response, obs)
             average_logits = average_net.apply(state.average, obs)
-            logits = jnp.where(plays_best_response[:, None], best_response_logits, average_logits)
+            logits = jnp.where(plays_best_response[..., None], best_response_logits, average_logits)
             distribution = distrax.Categorical(logits=masked_logits(logits, legal))
             action = distribution.sample(seed=action_key)
             log_prob = distribution.log_prob(action)
             sharpened = masked_logits(args.reservoir_power * best_response_logits, legal)
             reservoir_action = distrax.Categorical(logits=sharpened).sample(seed=reservoir_key)
-            env_state, next_obs, reward, absorbing, done, info = jax.vmap(env.step)(env_state, action)
+            env_state, next_obs, reward, absorbing, done, info = jax.vmap(game.step)(env_state, action)
             absorbing = absorbing.all(-1)
             final_value = final_values(state.best_response, info["final_state"], done & ~absorbing)
             best_response_return = info["returns"].mean(-1, where=best_response_seats)
@@ -596,20 +643,19 @@ def make_train(
         return state.replace(env_state=env_state, obs=obs, best_response_seats=seats), shard_envs(batch, 1)
 
     def update_best_response(state: TrainState, key: jax.Array, batch: Transition):
-        last_acting = state.env_state.current_player[:, None] == jnp.arange(N)[None]
+        last_acting = jax.vmap(game.acting)(state.env_state)
         last_value = best_response_net.apply(state.best_response, state.obs)[1]
         advantage, known = compute_gae(
-            jnp.broadcast_to(batch.value[..., None], batch.acting.shape), batch.acting, batch.reward, batch.done,
-            batch.absorbing, batch.final_value, jnp.where(last_acting, last_value[:, None], 0), last_acting,
-            args.gamma, args.gae_lambda,
+            by_seat(batch.value, batch.acting), batch.acting.any(-2), batch.reward, batch.done, batch.absorbing,
+            batch.final_value, by_seat(last_value, last_acting), last_acting.any(-2), args.gamma, args.gae_lambda,
         )  # fmt: skip
-        advantage = advantage.sum(-1)  # [T, E], of the seat that acted
-        weight = (known.any(-1) & batch.plays_best_response).astype(jnp.float32)
+        advantage = by_row(advantage, batch.acting)  # [T, E, R]
+        weight = by_row(known, batch.acting) * batch.plays_best_response.astype(jnp.float32)
         progress = state.update / max(num_updates - 1, 1)
         ent_coef = args.ent_coef + (args.ent_coef_end - args.ent_coef) * progress
 
         def loss_fn(params, minibatch):
-            batch, advantage, weight = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), minibatch)
+            batch, advantage, weight = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), minibatch)
             logits, value = best_response_net.apply(params, batch.obs)
             return ppo_loss(
                 logits, value, batch, advantage, weight, args.clip_coef, args.vf_clip_coef, args.vf_coef, ent_coef
@@ -633,7 +679,7 @@ def make_train(
         return state.replace(best_response=params, best_response_optimizer=optimizer_state), logged
 
     def fill_reservoir(state: TrainState, key: jax.Array, batch: Transition) -> TrainState:
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), batch)
         return state.replace(
             reservoir=reservoir_insert(
                 key, state.reservoir, flat.obs, flat.legal, flat.reservoir_action, flat.plays_best_response
@@ -697,10 +743,13 @@ def make_evaluate(args: Args, env, policy: Callable, tree: GameTree | None) -> C
     """Builds `evaluate(params, key) -> {name: score}` of the proposed policy of one seed.
 
     The score is the exact exploitability where the game's tree fits. Else it is the mean return of an episode against
-    opponents that play uniformly at random and, where the game names its `call_actions`, against ones that always
-    call. Deals are mirrored: each is played once with the policy in every seat, so that luck of the cards evens out.
+    opponents that play uniformly at random, how often that wins, and, where the game names its `call_actions`, the
+    return against ones that always call. The policy plays one seat against all others or, where the game has `teams`,
+    all seats of one team. Deals are mirrored: each is played once from every seat or team, so that luck evens out.
     `eval/..._ci` is half the 95 % interval over deals.
     """
+    N, game = env.num_agents, SeatsToAct(env)
+    sides = getattr(env, "num_teams", N)
 
     def exploitability(params, _):
         return {"eval/exploitability": evaluate_network(tree, policy, params).exploitability}
@@ -710,46 +759,47 @@ def make_evaluate(args: Args, env, policy: Callable, tree: GameTree | None) -> C
 
     def always_call(legal):
         """The first of `call_actions` that is legal, else any legal action."""
-        calls = legal[:, jnp.array(env.call_actions)]
+        calls = legal[..., jnp.array(env.call_actions)]
         action = jnp.array(env.call_actions)[jnp.argmax(calls, axis=-1)]
         return jnp.where(calls.any(-1, keepdims=True), jax.nn.one_hot(action, env.num_actions), uniform(legal))
 
     def play(params, key, opponent):
-        """float32 [deals], the policy's mean return over all seats of each deal."""
-        num_deals = max(-(-args.eval_games // env.num_agents), 2)
+        """float32 [2, deals]: the policy's mean return over all sides of each deal, and the share that it won."""
+        num_deals = max(-(-args.eval_games // sides), 2)
         key, deal_key = jax.random.split(key)
-        deal_keys = jnp.repeat(jax.random.split(deal_key, num_deals), env.num_agents)
-        seats = jnp.tile(jnp.arange(env.num_agents), num_deals)
-        states, obs = jax.vmap(env.reset)(deal_keys)
+        states, obs = jax.vmap(game.reset)(jnp.repeat(jax.random.split(deal_key, num_deals), sides))
+        team = jax.vmap(env.teams)(states) if hasattr(env, "teams") else jnp.arange(N)[None]
+        own = team == jnp.tile(jnp.arange(sides), num_deals)[:, None]  # [games, N], seats that the policy plays
 
         def step(carry):
-            states, obs, _, returns, key = carry
+            states, obs, _, returns, _, key = carry
             key, action_key = jax.random.split(key)
-            legal = jax.vmap(env.legal_actions)(states)
-            own_turn = (states.current_player == seats)[:, None]
+            legal, acting = jax.vmap(game.legal_actions)(states), jax.vmap(game.acting)(states)
+            own_turn = (acting & own[:, None]).any(-1, keepdims=True)
             probabilities = jnp.where(own_turn, policy(params, obs, legal), opponent(legal))
             action = jax.random.categorical(action_key, masked_logits(jnp.log(probabilities), legal))
-            states, obs, reward, _, done, _ = jax.vmap(env.step_env)(states, action)
-            return states, obs, done, returns + jnp.take_along_axis(reward, seats[:, None], 1)[:, 0], key
+            states, obs, reward, _, done, info = jax.vmap(game.step_env)(states, action)
+            return states, obs, done, returns + reward.mean(-1, where=own), (info["winner"] & own).any(-1), key
 
-        carry = (states, obs, jnp.zeros(seats.shape, bool), jnp.zeros(seats.shape), key)
-        returns = jax.lax.while_loop(lambda carry: ~carry[2].all(), step, carry)[3]
-        return returns.reshape(num_deals, env.num_agents).mean(-1)
+        nothing = jnp.zeros(len(own))
+        carry = (states, obs, nothing > 0, nothing, nothing > 0, key)
+        *_, returns, wins, _ = jax.lax.while_loop(lambda carry: ~carry[2].all(), step, carry)
+        return jnp.stack([returns, wins]).reshape(2, num_deals, sides).mean(-1)
 
-    def returns_vs_opponents(params, key):
+    def scores_vs_opponents(params, key):
         opponents = {"uniform": uniform} | ({"call": always_call} if hasattr(env, "call_actions") else {})
         scores = {}
         for (name, opponent), opponent_key in zip(
             opponents.items(), jax.random.split(key, len(opponents)), strict=True
         ):
-            returns = play(params, opponent_key, opponent)
-            scores[f"eval/return_vs_{name}"] = returns.mean()
-            scores[f"eval/return_vs_{name}_ci"] = (
-                float(stdtrit(len(returns) - 1, 0.975)) * jnp.std(returns, ddof=1) / jnp.sqrt(len(returns))
-            )
+            returns, wins = play(params, opponent_key, opponent)
+            measured = {f"return_vs_{name}": returns} | ({"win_rate_vs_uniform": wins} if name == "uniform" else {})
+            for measure, values in measured.items():
+                half = float(stdtrit(len(values) - 1, 0.975)) * jnp.std(values, ddof=1) / jnp.sqrt(len(values))
+                scores |= {f"eval/{measure}": values.mean(), f"eval/{measure}_ci": half}
         return scores
 
-    return returns_vs_opponents if tree is None else exploitability
+    return scores_vs_opponents if tree is None else exploitability
 
 
 # ---------------------------------------------------------------------------------------------------------------- run
@@ -1165,10 +1215,7 @@ def resolve_env(args: Args):
         plain = make_env({"env": args.env, "env_kwargs": kwargs, "observation": "paper"})
         has_information_state = hasattr(plain, "information_state")
         args = dataclasses.replace(args, observation="information_state" if has_information_state else "paper")
-    env = make_env({"env": args.env, "env_kwargs": kwargs, "observation": args.observation})
-    if env.api != "aec":
-        raise ValueError(f"--env {args.env}: its players act at once, and this script needs one player at a time")
-    return env, args
+    return make_env({"env": args.env, "env_kwargs": kwargs, "observation": args.observation}), args
 
 
 def read_run(folder: Path) -> Args:

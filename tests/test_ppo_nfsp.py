@@ -502,6 +502,7 @@ class Probe:
             lambda new, old: jnp.where(live, new, old), played.replace(key=None), state.replace(key=None)
         ).replace(key=state.key)
         info = {"returns": state.returns, "timestep": state.timestep, "final_state": state}
+        info["winner"] = state.finished & (state.returns == state.returns.max())
         absorbing = jnp.broadcast_to(state.finished & ~state.is_chain, (3,))
         return state, self.observe(state, state.current_player), reward, absorbing, state.finished, info
 
@@ -607,13 +608,125 @@ def test_seats_keep_their_network_for_an_episode_and_the_reservoir_gets_best_res
     assert logged["charts/reservoir_size"].item() == count
 
 
-def test_a_game_of_simultaneous_moves_is_refused_by_name(monkeypatch):
-    class Parallel(Probe):
-        api = "parallel"
+@struct.dataclass
+class TogetherState:
+    key: jax.Array
+    current_player: jax.Array  # int32, means nothing
+    timestep: jax.Array  # int32
+    returns: jax.Array  # [3] float32
+    finished: jax.Array  # bool
+    is_cut: jax.Array  # bool, this episode ends at the horizon
+    targets: jax.Array  # [3] int32, one for each seat
+    last_action: jax.Array  # [3] int32
 
-    monkeypatch.setattr(envs, "make", lambda *_, **__: Parallel())
-    with pytest.raises(ValueError, match=r"^--env probe: its players act at once"):
-        resolve_env(replace(PROBE_ARGS))
+
+@dataclass(frozen=True)
+class Together(Probe):
+    """Three seats that act at once, two or, where a horizon cuts, three times; what one does is nothing to the others.
+
+    A seat whose first action is its target is paid seat + 1 a step later, whatever it does then; in episodes that are
+    cut it is paid 4 for action 2 in every step instead. Values: γ (seat + 1), then seat + 1 or 0; 4 / (1 - γ).
+
+    Observation: cut (1), seat (3), target (2), last action (3, zeros at first).
+    """
+
+    horizon: int = 3
+
+    api: ClassVar[str] = "parallel"
+    obs_shape: ClassVar[tuple[int, ...]] = (9,)
+
+    def reset(self, key):
+        key, deal_key = jax.random.split(key)
+        state = self._deal(deal_key).replace(key=key)
+        return state, self._observe_all(state)
+
+    def _observe_all(self, state):
+        return jax.vmap(self.observe, (None, 0))(state, jnp.arange(3))
+
+    def _deal(self, key):
+        cut_key, target_key = jax.random.split(key)
+        return TogetherState(
+            key=None,
+            current_player=jnp.int32(0),
+            timestep=jnp.int32(0),
+            returns=jnp.zeros(3),
+            finished=jnp.bool_(False),
+            is_cut=jax.random.bernoulli(cut_key),
+            targets=jax.random.randint(target_key, (3,), 0, 2),
+            last_action=jnp.full(3, -1, jnp.int32),
+        )
+
+    def step(self, state, action):
+        state, _, *rest = super().step(state, action)
+        return state, self._observe_all(state), *rest
+
+    def step_env(self, state, action):
+        late = jnp.where((state.timestep == 1) & (state.last_action == state.targets), jnp.arange(3) + 1.0, 0)
+        live = ~state.finished
+        reward = jnp.where(live, jnp.where(state.is_cut, 4.0 * (action == 2), late), 0)
+        timestep = state.timestep + live
+        played = state.replace(
+            timestep=timestep,
+            returns=state.returns + reward,
+            finished=timestep == jnp.where(state.is_cut, self.horizon, 2),
+            last_action=jnp.where(live, action, state.last_action).astype(jnp.int32),
+        )
+        info = {"returns": played.returns, "timestep": timestep, "final_state": played}
+        info["winner"] = played.finished & (played.returns > 0)
+        absorbing = jnp.broadcast_to(played.finished & ~state.is_cut, (3,))
+        return played, self._observe_all(played), reward, absorbing, played.finished, info
+
+    def legal_actions(self, state):
+        return jnp.broadcast_to(~state.finished & ((jnp.arange(3) < 2) | state.is_cut)[None], (3, 3))
+
+    def observe(self, state, player):
+        last_action = jnp.arange(3) == state.last_action[player]
+        target = jnp.arange(2) == state.targets[player]
+        return jnp.concatenate([state.is_cut[None], jnp.arange(3) == player, target, last_action]).astype(jnp.float32)
+
+
+def test_seats_that_act_at_once_learn_by_the_same_rule(monkeypatch):
+    monkeypatch.setattr(envs, "make", lambda *_, **__: Together())
+    together = make_programs(PROBE_ARGS, Together(), None)
+    num_updates = PROBE_ARGS.total_timesteps // (PROBE_ARGS.num_envs * PROBE_ARGS.num_steps)
+    start = together.init()
+    before = together.evaluate(start)["eval/return_vs_uniform"].item()
+    states, _, bad_update = together.train(start, np.int32(num_updates))
+    assert bad_update.tolist() == [-1]
+    after = together.evaluate(states)
+    assert before < 3.5
+    assert after["eval/return_vs_uniform"].item() > 6.6  # at most 2 on average of late rewards, 12 of the others
+    assert after["eval/win_rate_vs_uniform"].item() > 0.97
+
+    rows = [(seat, target) for seat in range(3) for target in range(2)]
+    obs = np.array([[0, *(np.arange(3) == seat), *(np.arange(2) == target), 0, 0, 0] for seat, target in rows])
+    cut = obs + np.eye(9)[0]
+    network = ppo_nfsp.BestResponse(PROBE_ARGS.hidden_sizes, 3)
+    params = jax.tree.map(lambda x: x[0], states.best_response)
+    logits, value = network.apply(params, jnp.array(np.concatenate([obs, cut]), jnp.float32))
+    assert np.argmax(logits[:6, :2], -1).tolist() == [target for _, target in rows]
+    assert (np.argmax(logits[6:], -1) == 2).all()
+    np.testing.assert_allclose(value[:6], [DISCOUNT * (seat + 1) for seat, _ in rows], atol=0.35)
+    np.testing.assert_allclose(value[6:], 4 / (1 - DISCOUNT), rtol=0.1)
+
+
+def test_a_policy_of_a_game_with_teams_plays_all_seats_of_one():
+    class Teams(Together):
+        """Seats 0 and 2 are a team; the first target tells which other team wins nothing."""
+
+        num_teams = 2
+
+        def teams(self, state):  # noqa: ARG002
+            return jnp.array([0, 1, 0])
+
+    def always_2(params, obs, legal):  # noqa: ARG001
+        return jnp.where(legal[..., 2:], jnp.arange(3) == 2, legal).astype(jnp.float32)
+
+    args = replace(PROBE_ARGS, eval_games=20_000)
+    scores = jax.jit(ppo_nfsp.make_evaluate(args, Teams(), always_2, None))(None, jax.random.key(0))
+    # Cut: 3 steps of 4; else the target is hit half of the time: seats 0 and 2 earn 2 on average, seat 1 as well.
+    np.testing.assert_allclose(scores["eval/return_vs_uniform"], (12 + 2 / 2) / 2, atol=0.15)
+    np.testing.assert_allclose(scores["eval/win_rate_vs_uniform"], (1 + (3 / 4 + 1 / 2) / 2) / 2, atol=0.02)
 
 
 @pytest.mark.parametrize("learning_rate", [np.nan, pytest.param(1e30, marks=pytest.mark.full)])
@@ -793,7 +906,7 @@ def test_best_response_learns_from_its_own_decisions_only(tiny):
 
 def test_average_policy_learns_from_the_filled_places_of_the_reservoir_only(tiny):
     training, state, batch = tiny
-    obs, legal, action = batch.obs[0, :1], batch.legal[0, :1], batch.action[0, :1]
+    obs, legal, action = batch.obs[0, 0], batch.legal[0, 0], batch.action[0, 0]  # [R = 1, ...]
     reservoir = reservoir_insert(jax.random.key(0), state.reservoir, obs, legal, action, jnp.ones(1, bool))
     after, logged = jax.jit(training.update_average)(state.replace(reservoir=reservoir), jax.random.key(3))
     network = ppo_nfsp.MLP(TINY_ARGS.hidden_sizes, 2)
@@ -823,7 +936,11 @@ def test_mirrored_deals_leave_no_luck_between_equal_players():
         return jnp.where(legal[:, :1], jnp.array([[1.0, 0, 0, 0]]), jnp.array([[0.0, 0, 0, 1]]))
 
     scores = jax.jit(ppo_nfsp.make_evaluate(args, env, always_call, None))(None, jax.random.key(0))
-    assert set(scores) == {f"eval/return_vs_{name}" for name in ("uniform", "uniform_ci", "call", "call_ci")}
+    assert set(scores) == {
+        f"eval/{name}{ci}"
+        for name in ("return_vs_uniform", "win_rate_vs_uniform", "return_vs_call")
+        for ci in ("", "_ci")
+    }
     np.testing.assert_allclose([scores["eval/return_vs_call"], scores["eval/return_vs_call_ci"]], 0, atol=1e-6)
     assert scores["eval/return_vs_uniform_ci"] > 0.1
 
