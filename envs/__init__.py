@@ -11,6 +11,11 @@ _GAMES = {
     "texas_nolimit_holdem": "TexasNolimitHoldem",
     "five_card_draw": "FiveCardDraw",
     "seven_card_stud": "SevenCardStud",
+    "goofspiel": "Goofspiel",
+    "bluff": "Bluff",
+    "werewolf": "Werewolf",
+    "kemps": "Kemps",
+    "liars_dice": "LiarsDice",
 }
 
 

@@ -45,13 +45,15 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import tyro
 
 import envs
 
 PGX_GAMES = {"kuhn_poker": "kuhn_poker", "leduc_holdem": "leduc_holdem"}  # games that both libraries have
 PGX_YARDSTICK = "kuhn_poker"
-BLOCK = 40  # actions whose legal ones are counted in one go; more are counted block by block
+BLOCK = 40  # actions whose legal ones are counted one by one; more are counted by the words of a bit mask
+WORD_BITS = 32
 COLUMNS = (
     *("env", "library", "game", "observation", "env_kwargs", "num_envs", "num_steps", "repeats"),
     *("steps_per_s", "steps_per_s_min", "steps_per_s_max", "ratio", "ratio_min", "ratio_max"),
@@ -112,17 +114,30 @@ def random_legal_actions(words: jax.Array, legal: jax.Array) -> jax.Array:
     Returns:
         int32 [...].
     """
-    num_legal = legal.sum(-1, dtype=jnp.uint32)
-    high, low = words >> 16, words & 0xFFFF
-    k = (high * num_legal + (low * num_legal >> 16)) >> 16
     num_actions = legal.shape[-1]
     if num_actions <= BLOCK:
-        return find_in_cumulative_sum(legal, k)[0]
-    padding = [(0, 0)] * (legal.ndim - 1) + [(0, -num_actions % BLOCK)]
-    blocks = jnp.pad(legal, padding).reshape(*legal.shape[:-1], -1, BLOCK)
-    block, k = find_in_cumulative_sum(blocks.sum(-1, dtype=jnp.uint32), k)
-    row = jnp.take_along_axis(blocks, block[..., None, None], axis=-2)[..., 0, :]
-    return block * BLOCK + find_in_cumulative_sum(row, k)[0]
+        num_legal = legal.sum(-1, dtype=jnp.uint32)
+        return find_in_cumulative_sum(legal, scale_word(words, num_legal))[0]
+    padding = [(0, 0)] * (legal.ndim - 1) + [(0, -num_actions % WORD_BITS)]
+    flags = jnp.pad(legal, padding).reshape(*legal.shape[:-1], -1, WORD_BITS).astype(jnp.uint32)
+    masks = (flags << jax.lax.broadcasted_iota(jnp.uint32, flags.shape, flags.ndim - 1)).sum(-1, dtype=jnp.uint32)
+    counts = jax.lax.population_count(masks)
+    block, k = find_in_cumulative_sum(counts, scale_word(words, counts.sum(-1, dtype=jnp.uint32)))
+    is_block = jax.lax.broadcasted_iota(jnp.int32, masks.shape, masks.ndim - 1) == block[..., None]
+    mask = jnp.where(is_block, masks, 0).sum(-1, dtype=jnp.uint32)
+    action = block * WORD_BITS
+    for width in (16, 8, 4, 2, 1):  # in which half of what is left the k-th bit is
+        in_lower = jax.lax.population_count(mask & np.uint32((1 << width) - 1))
+        is_upper = k >= in_lower
+        mask, k = jnp.where(is_upper, mask >> width, mask), jnp.where(is_upper, k - in_lower, k)
+        action += jnp.where(is_upper, width, 0)
+    return action.astype(jnp.int32)
+
+
+def scale_word(words: jax.Array, sizes: jax.Array) -> jax.Array:
+    """floor(words * sizes / 2**32), uint32, for sizes <= 65536."""
+    high, low = words >> 16, words & 0xFFFF
+    return (high * sizes + (low * sizes >> 16)) >> 16
 
 
 def find_in_cumulative_sum(counts: jax.Array, k: jax.Array) -> tuple[jax.Array, jax.Array]:

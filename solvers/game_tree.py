@@ -1,6 +1,7 @@
 """Trees of small games, built by stepping the game itself: `tree = build_game_tree(make("leduc_holdem"))`.
 
-All chance is in the deals that `env.deals()` lists, so a node of the tree is a deal and the actions played in it.
+All chance is in the deals that `env.deals()` lists, so a node of the tree is a deal and the actions played in it. Where
+the players act at once, they are asked one after the other, seat 0 first, and nobody sees what the others chose.
 
 An information set is the player's own sequence of what it saw (`information_state` where the game has one, else
 `observe`) and did at its own decisions. This is perfect recall whatever `observation=` the game was made with.
@@ -16,11 +17,12 @@ Letters: N agents, A actions, O observation, D deals, M nodes, I information set
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 CHUNK = 1024  # nodes stepped in one call; one shape for all levels, so that there is one compilation
 SUM_WIDTH = 8  # numbers that one row of a sum table adds up
@@ -75,20 +77,19 @@ def build_game_tree(env, max_nodes: int = 3_000_000) -> GameTree:
     """Builds the tree of a game.
 
     Args:
-        env: a game with `api = "aec"` whose deals can be listed.
+        env: a game whose deals can be listed.
         max_nodes: largest tree to build, in nodes.
 
     Returns:
         The tree; `observations` are in the encoding that `env` was made with.
 
     Raises:
-        ValueError: the game is parallel, cannot list its deals, or has more than `max_nodes` nodes; or it breaks the
-            environment contract (probabilities that do not sum to 1, observations that know more than the player).
+        ValueError: the game cannot list its deals, or has more than `max_nodes` nodes; or it breaks the environment
+            contract (probabilities that do not sum to 1, observations that know more than the player).
     """
-    if env.api != "aec":
-        raise ValueError(f"{env}: players act at once, and game trees of simultaneous moves are not supported yet")
+    game = env if env.api == "aec" else _InTurns(env)
     try:
-        states, probabilities = env.deals()
+        states, probabilities = game.deals()
     except ValueError as error:
         raise ValueError(f"{error}; scripts/exploit.py bounds the exploitability of games too large to list") from None
     probabilities = np.asarray(probabilities, np.float64)
@@ -97,7 +98,7 @@ def build_game_tree(env, max_nodes: int = 3_000_000) -> GameTree:
     probabilities = probabilities / probabilities.sum()  # float32 ones are off by 1e-8
 
     states = jax.device_get(states.replace(key=None))
-    expand = _make_expand(env)
+    expand = _make_expand(game)
     _check_size(env, expand, states, len(probabilities), max_nodes)
     return _build(env, expand, states, probabilities, max_nodes)
 
@@ -146,6 +147,54 @@ def segment_sum_tables(segments: np.ndarray, num_segments: int) -> tuple[np.ndar
     place = np.full((num_segments, 1), len(used), np.int32)
     place[used, 0] = np.arange(len(used))
     return (*tables, place)
+
+
+@struct.dataclass
+class _TurnState:
+    """A state of a parallel game in which some players have chosen."""
+
+    key: jax.Array
+    current_player: jax.Array  # int32, who is asked
+    game: Any  # State, without its key
+    chosen: jax.Array  # [N] int32, actions of the players before him
+
+
+class _InTurns:
+    """A parallel game, its players asked one after the other."""
+
+    def __init__(self, env):
+        self.env, self.num_actions = env, env.num_actions
+
+    def deals(self) -> tuple[_TurnState, np.ndarray]:
+        states, probabilities = self.env.deals()
+        D = len(probabilities)
+        nothing = jnp.zeros((D, self.env.num_agents), jnp.int32)
+        return _TurnState(states.key, nothing[:, 0], states.replace(key=None), nothing), probabilities
+
+    def step_env(self, state: _TurnState, action: jax.Array):
+        seats = jnp.arange(self.env.num_agents, dtype=jnp.int32)
+        chosen = jnp.where(seats == state.current_player, action, state.chosen)
+        is_last = state.current_player == len(seats) - 1
+        after, obs, reward, absorbing, done, info = self.env.step_env(self._game(state), chosen)
+        game = jax.tree.map(lambda new, old: jnp.where(is_last, new, old), after.replace(key=None), state.game)
+        state = state.replace(
+            current_player=jnp.where(is_last, 0, state.current_player + 1),
+            game=game,
+            chosen=jnp.where(is_last, 0, chosen),
+        )
+        return state, obs, jnp.where(is_last, reward, 0), absorbing & is_last, done & is_last, info
+
+    def legal_actions(self, state: _TurnState) -> jax.Array:
+        return self.env.legal_actions(self._game(state))[state.current_player]
+
+    def observe(self, state: _TurnState, player: jax.Array) -> jax.Array:
+        return self.env.observe(self._game(state), player)
+
+    def information_state(self, state: _TurnState, player: jax.Array) -> jax.Array:
+        return getattr(self.env, "information_state", self.env.observe)(self._game(state), player)
+
+    def _game(self, state: _TurnState):
+        return state.game.replace(key=state.key)
 
 
 class _Level(NamedTuple):

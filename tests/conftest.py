@@ -12,6 +12,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache" / 
 import jax  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_disable_most_optimizations", True)  # most of the tests' time is compiling
 # The cache is for subprocesses only: its files are not written atomically, and of two pytest workers one may find the
 # other's half-written entry, which jax reports as a warning and pytest takes for a failure.
 jax.config.update("jax_compilation_cache_dir", None)

@@ -131,12 +131,116 @@ def redeal_stud(env, state, player, key):  # of up to seven players: with eight 
     return state.replace(cards=cards, scores=rank_hands(env, cards))
 
 
+def redeal_goofspiel(env, state, player, key):  # noqa: ARG001
+    return state.replace(prize_draws=jax.random.bits(key, (2,), jnp.uint32))
+
+
+def redeal_liars_dice(env, state, player, key):
+    faces = jax.random.randint(key, (env.num_dice,), 0, env.num_faces)
+    dice = (1 << 4 * faces).sum().astype(jnp.uint32)  # four bits for the count of each face
+    return state.replace(dice=jnp.where(jnp.arange(2) == player, state.dice, dice))
+
+
+def redeal_bluff(env, state, player, key):
+    N, R, C = env.num_agents, env.num_ranks, env.num_copies
+    ranks = jnp.arange(R)
+    held = jnp.stack([jax.vmap(env._count_of, (None, 0))(words, ranks) for words in (*state.hands, state.pile)])
+    owners = jnp.concatenate([(player + jnp.arange(N)) % N, jnp.array([N])])  # the pile last
+    ends = jnp.cumsum(held[owners], axis=0)  # [N + 1, R]
+    owner = owners[(jnp.arange(C)[None, None] >= ends[:, :, None]).sum(0)].reshape(-1)  # of card C * rank + copy
+    card_key, truth_key = jax.random.split(key)
+    permuted = shuffle(card_key, owner == player)
+    dealt = jnp.zeros((N + 1, R), jnp.uint32).at[owner, permuted // C].add(1)
+    cards = (dealt[:, :, None] * jax.vmap(env._packed)(ranks)[None]).sum(1, dtype=jnp.uint32)
+    return state.replace(hands=cards[:N], pile=cards[N], is_true=jax.random.bernoulli(truth_key))
+
+
+def pass_or_first(env, state, legal):  # noqa: ARG001
+    return jnp.where(state.phase == 2, 1, jnp.argmax(legal))
+
+
+def redeal_werewolf(env, state, player, key):
+    """Other roles than those that `player` knows, and other choices at night than his own."""
+    N = env.num_agents
+    places = jnp.arange(N)
+    own = (player - state.start_seat) % N
+    keys = jax.random.split(key, 7)
+
+    def is_in(mask):
+        return (mask >> places & 1) == 1
+
+    def mask_of(members):
+        return jnp.where(members, 1 << places, 0).sum(dtype=jnp.int32)
+
+    def rank(seers):
+        """Which of the seers `player` is, if he is one."""
+        return (seers & (places < own)).sum()
+
+    werewolves, doctors, seers = (is_in(mask) for mask in (state.werewolves, state.doctors, state.seers))
+    inspected = jnp.stack([*state.inspected, jnp.int32(0)])
+    own_inspected = jnp.where(seers[own], inspected[rank(seers)], 0)
+    found = is_in(own_inspected)
+    known = (places == own) | (werewolves & (found | werewolves[own]))
+    roles = 1 * werewolves + 2 * doctors + 3 * seers
+    roles = roles[shuffle(keys[0], known | found)][shuffle(keys[1], ~found | werewolves)]
+    others = jax.random.randint(keys[2], inspected.shape, 0, 1 << N, jnp.int32)
+    inspected = jnp.where((jnp.arange(len(inspected)) == rank(roles == 3)) & seers[own], own_inspected, others)
+    history = state.history.reshape(-1, N)
+    choices = jax.random.randint(keys[3], history.shape, 0, N + 1, jnp.int16)
+    history = jnp.where(places[None] == own, history, history & ~15 | choices).reshape(-1)
+    state = state.replace(
+        werewolves=mask_of(roles == 1),
+        doctors=mask_of(roles == 2),
+        seers=mask_of(roles == 3),
+        inspected=tuple(inspected[:-1]),
+        history=history,
+    )
+    acts = state.current_player == player
+    other_player = (player + jax.random.randint(keys[4], (), 1, N, jnp.int32)) % N
+    protected, to_act = jax.random.randint(keys[5], (2,), 1, 1 << N, jnp.int32)
+    night = state.replace(
+        current_player=jnp.where(acts, player, other_player).astype(jnp.int32),
+        protected=protected,
+        to_act=to_act,
+        votes=jax.random.randint(keys[6], (N,), 0, 3, jnp.int8),
+    )
+    at_night = state.phase == 0
+    return jax.tree.map(partial(jnp.where, at_night), night.replace(key=None), state.replace(key=None)).replace(
+        key=state.key
+    )
+
+
+def redeal_kemps(env, state, player, key):
+    cards = jnp.arange(env.deck_size)
+    words, bits = cards // env.word_cards, (cards % env.word_cards).astype(jnp.uint32)
+    sets = jnp.concatenate([state.hands, state.undealt[None]])
+    held = (sets[:, words] >> bits[None] & 1) == 1  # [N + 1, D]
+    permuted = shuffle(key, held[player] | ~held.any(0))
+    of_word = words[None] == jnp.arange(env.num_words)[:, None]  # [W, D]
+    sets = jnp.where(held[:, permuted][:, None] & of_word[None], jnp.uint32(1) << bits[None, None], 0)
+    sets = sets.sum(-1, dtype=jnp.uint32)
+    return state.replace(hands=sets[:-1], undealt=sets[-1])
+
+
 LEDUC_SEATS = (("returns", "cards", "bets"), ("current_player", "first_player"))
 HOLDEM_SEATS = (("returns", "hole_cards", "scores", "contributions", "folded"), ("current_player", "button"))
 NO_LIMIT_SEATS = ((*HOLDEM_SEATS[0], "stacks"), HOLDEM_SEATS[1])
 DRAW_SEATS = ((*NO_LIMIT_SEATS[0], "dealt_cards", "num_drawn"), NO_LIMIT_SEATS[1])
 STUD_SEATS = (("returns", "cards", "scores", "contributions", "fold_round"), ("current_player", "dealer", "bring_in"))
 GAMES = {
+    "goofspiel": Game(turn_fields(("returns", "scores", "used", "bids"), ()), redeal_goofspiel, first_legal()),
+    "liars_dice": Game(
+        turn_fields(("returns", "dice"), ("current_player", "first_player")), redeal_liars_dice, first_legal()
+    ),
+    "bluff": Game(turn_fields(("returns", "hands"), ("current_player", "claimant")), redeal_bluff, pass_or_first),
+    # the no-op with signal 0, always legal
+    "kemps": Game(turn_fields(("returns", "hands", "signals"), ("dealer",)), redeal_kemps, first_legal(13 * 13 * 2)),
+    # nobody accused, else the lowest-numbered choice
+    "werewolf": Game(
+        turn_fields(("returns",), ("current_player", "start_seat")),
+        redeal_werewolf,
+        lambda env, state, legal: first_legal(env.num_actions - 1)(env, state, legal),
+    ),
     "kuhn_poker": Game(turn_fields(*LEDUC_SEATS), redeal_kuhn, first_legal(0)),
     "leduc_holdem": Game(turn_fields(*LEDUC_SEATS), redeal_leduc, first_legal(0, 1)),
     # check where it is legal, else fold
@@ -751,7 +855,7 @@ def test_the_same_seed_gives_the_same_trajectory_and_another_seed_another(game):
     def observations():
         state = revive(rows(fresh_states(game), slice(NUM_LIVE)))
         seen = []
-        for _ in range(24):
+        for _ in range(96):
             state, obs, *_ = step_batch(game)(state, jnp.full((NUM_LIVE, *action_shape(game)), -1))
             seen.append(np.asarray(obs).reshape(NUM_LIVE, -1))
         return np.concatenate(seen, -1)
@@ -759,6 +863,19 @@ def test_the_same_seed_gives_the_same_trajectory_and_another_seed_another(game):
     first = observations()
     assert_same(observations(), first)
     assert len(np.unique(first, axis=0)) == NUM_LIVE
+
+
+def test_every_team_has_the_same_members_for_the_whole_episode(game):
+    assert hasattr(game, "teams") == hasattr(game, "num_teams")
+    if not hasattr(game, "teams"):
+        return
+    record = play(game)
+    before, after = (jit(jax.vmap(game.teams))(states) for states in (record.state, record.info["final_state"]))
+    assert (after.dtype, after.shape) == (jnp.int32, (len(record.done), game.num_agents))
+    np.testing.assert_array_equal(before, after)
+    members = (np.asarray(after)[..., None] == np.arange(game.num_teams)).sum(1)
+    assert (members > 0).all()
+    assert (members.sum(-1) == game.num_agents).all()
 
 
 def test_deals_have_probabilities_that_sum_to_1_and_seat_0_opens(game):

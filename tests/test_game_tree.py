@@ -10,8 +10,11 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pyspiel
 import pytest
 from flax import struct
+from open_spiel.python.algorithms import exploitability
+from open_spiel.python.policy import UniformRandomPolicy
 
 import envs
 import solvers.game_tree
@@ -113,11 +116,6 @@ class EndlessProbe(ProbeGame):
 class UnlistableProbe(ProbeGame):
     def deals(self):
         raise ValueError("probe has 10,000,000,000 deals")
-
-
-@dataclass(frozen=True)
-class ParallelProbe(ProbeGame):
-    api: ClassVar[str] = "parallel"
 
 
 @cache
@@ -303,7 +301,6 @@ def test_a_game_without_end_is_refused():
     ("env", "message"),
     [
         (UnlistableProbe(), r"10,000,000,000 deals.*scripts/exploit\.py"),
-        (ParallelProbe(), r"at once.*not supported yet"),
         (UnevenProbe(), r"probabilities of deals\(\).* not 1"),
         (LeakingProbe(), r"LeakingProbe.*observe\(\) differs"),
     ],
@@ -312,6 +309,41 @@ def test_a_game_without_a_tree_is_refused_in_one_line(env, message):
     with pytest.raises(ValueError, match=message) as error:
         build_game_tree(env)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "peer", "unit"),
+    [
+        ({"num_cards": 3, "reward": "win_loss"}, "num_cards=3,returns_type=win_loss", 1),
+        ({"num_cards": 4, "reward": "win_loss"}, "num_cards=4,returns_type=win_loss", 1),
+        (
+            {"num_cards": 3, "reward": "point_difference"},
+            "num_cards=3,returns_type=point_difference",
+            2,
+        ),  # its points are counted from the mean
+        ({"num_cards": 3, "reward": "points"}, "num_cards=3,returns_type=total_points", 1),
+        ({"num_agents": 3, "num_cards": 3, "reward": "win_loss"}, "num_cards=3,players=3,returns_type=win_loss", 1),
+    ],
+)
+def test_simultaneous_moves_are_worth_what_they_are_in_openspiel(parameters, peer, unit):
+    """Uniform play and the best responses to it, in Goofspiel."""
+    tree = build_game_tree(envs.make("goofspiel", **parameters))
+    with jax.enable_x64(True):
+        ours = evaluate_policy(tree, uniform_policy(tree))
+    game = pyspiel.convert_to_turn_based(pyspiel.load_game(f"goofspiel(imp_info=False,points_order=random,{peer})"))
+    theirs = exploitability.nash_conv(game, UniformRandomPolicy(game), return_only_nash_conv=False)
+    np.testing.assert_allclose(ours.nash_conv, unit * theirs.nash_conv, rtol=0, atol=1e-6)
+    gains = np.asarray(ours.best_response_values - ours.values)
+    np.testing.assert_allclose(gains, unit * np.array(theirs.player_improvements), rtol=0, atol=1e-6)
+
+
+def test_who_acts_later_in_a_simultaneous_move_does_not_see_the_moves_before():
+    """Two cards, 2 orders of prizes: both choose once, knowing the first prize."""
+    tree = build_game_tree(envs.make("goofspiel", num_cards=2))
+    first = tree.infoset_parent < tree.num_agents
+    assert first.sum() == 4
+    assert np.bincount(tree.infoset_player[first]).tolist() == [2, 2]
+    assert tree.num_nodes == 2 * (1 + 2 + 4 + 4 + 4)
 
 
 @pytest.mark.parametrize("module", ["game_tree.py", "exploitability.py"])

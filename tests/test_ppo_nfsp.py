@@ -42,14 +42,6 @@ from solvers.game_tree import build_game_tree
 P_VALUE = 1e-3  # of chi-square tests; the draws are the same in every run
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    """Most of this file's time is compiling."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 # Credit
 
 

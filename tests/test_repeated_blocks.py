@@ -20,7 +20,9 @@ MARK = re.compile(r"# repeated block: (\w+) \(tests/test_repeated_blocks\.py\)")
 BETS = ("envs/texas_nolimit_holdem.py", "envs/five_card_draw.py")
 BLINDS = ("envs/texas_limit_holdem.py", *BETS)
 POKER = (*BLINDS, "envs/seven_card_stud.py")
-GAMES = ("envs/kuhn_poker.py", "envs/leduc_holdem.py", *POKER)
+SMALL = ("envs/kuhn_poker.py", "envs/leduc_holdem.py", "envs/liars_dice.py")
+OTHERS = ("envs/goofspiel.py", "envs/bluff.py", "envs/werewolf.py", "envs/kemps.py")
+GAMES = (*SMALL, *POKER, *OTHERS)
 BLOCKS = {
     "atomic_write": ("baselines/ppo_nfsp.py",),
     "RunLogger": ("baselines/ppo_nfsp.py",),
@@ -29,13 +31,13 @@ BLOCKS = {
     "auto_reset": GAMES,
     "child_keys": GAMES,
     "select_state": GAMES,
-    "one_hot": GAMES,
+    "one_hot": (*SMALL, *POKER, "envs/werewolf.py"),
     "next_seat": POKER,
     "own_cards": POKER,
     "card_name": POKER,
-    "materialize": POKER,
+    "materialize": (*POKER, *OTHERS, "envs/liars_dice.py"),
     "draw_cards": POKER,
-    "draw_number": POKER,
+    "draw_number": (*POKER, "envs/liars_dice.py", "envs/werewolf.py", "envs/kemps.py"),
     "rank_hand": POKER,
     "card_plane": POKER,
     "split": POKER,
