@@ -1186,7 +1186,9 @@ def check_memory(args: Args, env) -> None:
     except (KeyError, AttributeError, ValueError, OSError):  # the system does not tell
         return
     one = jax.eval_shape(lambda: make_reservoir(1, env.obs_shape, env.num_actions))
-    seeds = args.num_seeds // len(jax.devices()) if splits_by_seed(args) else args.num_seeds
+    seeds = args.num_seeds
+    if splits_by_seed(args) and stats:  # devices with memory of their own
+        seeds //= len(jax.devices())
     item_bytes = seeds * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(one.replace(count=())))
     if args.reservoir_size * item_bytes > memory:
         raise ValueError(
