@@ -62,7 +62,13 @@ from scipy.special import stdtrit
 from tqdm import tqdm
 
 import envs
-from solvers.exploitability import evaluate_network, evaluate_policy
+from solvers.exploitability import (
+    action_values,
+    evaluate_network,
+    evaluate_policy,
+    sequence_payoffs,
+    sequence_reach,
+)
 from solvers.game_tree import GameTree, build_game_tree, uniform_policy
 
 matplotlib.use("Agg")
@@ -742,17 +748,24 @@ def make_train(
 def make_evaluate(args: Args, env, policy: Callable, tree: GameTree | None) -> Callable:
     """Builds `evaluate(params, key) -> {name: score}` of the proposed policy of one seed.
 
-    The score is the exact exploitability where the game's tree fits. Else it is the mean return of an episode against
-    opponents that play uniformly at random, how often that wins, and, where the game names its `call_actions`, the
-    return against ones that always call. The policy plays one seat against all others or, where the game has `teams`,
-    all seats of one team. Deals are mirrored: each is played once from every seat or team, so that luck evens out.
+    The scores are, where the game's tree fits, the exact exploitability and the expected return of an episode against
+    opponents that play uniformly at random, mean over the seats. Else they are the mean return against such opponents,
+    how often that wins, and, where the game names its `call_actions`, the return against ones that always call. There
+    the policy plays one seat against all others or, where the game has `teams`, all seats of one team. Deals are
+    mirrored: each is played once from every seat or team, so that luck evens out.
     `eval/..._ci` is half the 95 % interval over deals.
     """
     N, game = env.num_agents, SeatsToAct(env)
     sides = getattr(env, "num_teams", N)
 
-    def exploitability(params, _):
-        return {"eval/exploitability": evaluate_network(tree, policy, params).exploitability}
+    def exact_scores(params, _):
+        probabilities = policy(params, jnp.asarray(tree.observations), jnp.asarray(tree.legal_actions))
+        opponents = sequence_reach(tree, uniform_policy(tree).astype(probabilities.dtype))
+        _, returns = action_values(tree, sequence_payoffs(tree, opponents), probabilities)
+        return {
+            "eval/exploitability": evaluate_network(tree, policy, params).exploitability,
+            "eval/return_vs_uniform": returns.mean(),
+        }
 
     def uniform(legal):
         return legal.astype(jnp.float32)
@@ -799,7 +812,7 @@ def make_evaluate(args: Args, env, policy: Callable, tree: GameTree | None) -> C
                 scores |= {f"eval/{measure}": values.mean(), f"eval/{measure}_ci": half}
         return scores
 
-    return scores_vs_opponents if tree is None else exploitability
+    return scores_vs_opponents if tree is None else exact_scores
 
 
 # ---------------------------------------------------------------------------------------------------------------- run

@@ -937,6 +937,20 @@ def test_mirrored_deals_leave_no_luck_between_equal_players():
     assert scores["eval/return_vs_uniform_ci"] > 0.1
 
 
+def test_exact_return_against_uniform_opponents_is_that_of_mirrored_deals():
+    env = envs.make("kuhn_poker", observation="information_state")
+    args = replace(TINY_ARGS, eval_games=40_000)
+
+    def lean_on_bets(params, obs, legal):  # noqa: ARG001
+        return jnp.broadcast_to(jnp.array([0.2, 0.8]), legal.shape)
+
+    exact = ppo_nfsp.make_evaluate(args, env, lean_on_bets, build_game_tree(env))(None, None)
+    sampled = jax.jit(ppo_nfsp.make_evaluate(args, env, lean_on_bets, None))(None, jax.random.key(0))
+    difference = abs(exact["eval/return_vs_uniform"] - sampled["eval/return_vs_uniform"])
+    assert difference < 2 * sampled["eval/return_vs_uniform_ci"] < 0.05
+    assert abs(exact["eval/return_vs_uniform"]) > 0.05
+
+
 def test_interval_of_the_return_is_that_of_the_mean_over_deals():
     env = envs.make("texas_limit_holdem")
     args = replace(TINY_ARGS, env="texas_limit_holdem", eval_games=512)
