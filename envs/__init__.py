@@ -4,6 +4,8 @@ import dataclasses
 import difflib
 import importlib
 
+import numpy as np
+
 _GAMES = {
     "kuhn_poker": "KuhnPoker",
     "leduc_holdem": "LeducHoldem",
@@ -29,7 +31,8 @@ def make(name: str, **kwargs):
 
     Args:
         name: one of `available_envs()`.
-        **kwargs: parameters of the game, `observation` among them ("paper" or "information_state").
+        **kwargs: parameters of the game, `observation` among them ("paper" or "information_state"). NumPy numbers and
+            arrays are taken as the plain ones.
 
     Raises:
         ValueError: an unknown name or parameter, or a value out of range.
@@ -43,4 +46,7 @@ def make(name: str, **kwargs):
     for parameter in kwargs:
         if parameter not in fields:
             raise ValueError(f"{name} has no parameter {parameter!r}: its parameters are {', '.join(fields)}")
-    return game(**kwargs)
+    plain = {
+        name: value.tolist() if isinstance(value, np.generic | np.ndarray) else value for name, value in kwargs.items()
+    }
+    return game(**plain)

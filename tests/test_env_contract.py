@@ -483,6 +483,15 @@ def test_lists_given_as_parameters_become_tuples(name):
             assert hash(given) == hash(default)
 
 
+def test_numpy_numbers_and_arrays_given_as_parameters_are_plain_ones():
+    given = {"num_agents": np.int64(3), "stack": np.array([40, 100, 7], np.int32), "observation": np.str_("paper")}
+    assert make("texas_nolimit_holdem", **given) == make(
+        "texas_nolimit_holdem", num_agents=3, stack=(40, 100, 7), observation="paper"
+    )
+    with pytest.raises(ValueError, match=r"num_agents=3\.5"):
+        make("texas_nolimit_holdem", num_agents=np.float64(3.5))
+
+
 @pytest.mark.parametrize("name", available_envs())
 def test_a_bad_value_is_refused_with_parameter_value_and_what_is_allowed(name):
     default = make(name)
