@@ -14,8 +14,8 @@ count from: the current rank; while the rank is free, the lowest at the start an
 challenge. Public are the claims, not the cards: the cards left over by the deal count in the size of the pile only, and
 pile and claims change when all cards of a claim are down.
 
-A game has at most `horizon` steps: then it is cut, undecided and without a reward for that. Uniform play decides 0.4 %
-of the games within 100 steps and 90 % within 1000.
+A game has at most `horizon` steps: then it is cut, undecided and without a reward for that. Uniform play decides
+under 1 % of the games within 100 steps and 90 % within 1000.
 
 Actions (max(num_ranks, 4)):
     claim       a: a + 1 cards, legal up to 4 and to the cards held
@@ -308,7 +308,8 @@ class Bluff:
         for i, p in enumerate((1, 3, 4)):
             bits = np.where(plane == p, (1 << BYTE) - 1 << BYTE * i, bits)
             least = np.where(plane == p, place << BYTE * i, least)
-        bits = np.where(plane == 5, 1 << BYTE * len(counts) + place % D, bits)
+        phase = np.clip(np.arange(*self.obs_shape) - 5 * D, 0, None)  # of the last three features
+        bits = np.where(plane >= 5, 1 << BYTE * len(counts) + phase, bits)
         chosen = (word & np.where(source == i, bits, 0).astype(np.int32) for i, word in enumerate(words))
         return (functools.reduce(jnp.bitwise_or, chosen) > least.astype(np.int32)).astype(jnp.float32)
 

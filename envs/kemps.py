@@ -89,11 +89,11 @@ class Kemps:
     """Kemps.
 
     Attributes:
-        num_agents: players, 4, 6, 8, ...
-        num_ranks: of the deck.
-        num_suits: of the deck, at least 4.
+        num_agents: players, 4, 6, 8, ... 30.
+        num_ranks: of the deck, at most 127.
+        num_suits: of the deck, 4 to 32.
         hand_size: cards of each player, at least 4; `num_agents * hand_size + 4` may not exceed the deck.
-        comm_dim: signals to choose from.
+        comm_dim: signals to choose from, at most 32.
         horizon: steps after which a game is cut.
         observation: "paper".
 

@@ -214,8 +214,10 @@ class LeducHoldem:
 
     def render(self, state: State, player: int | None = None) -> str:
         """The table as text, as `player` sees it; with all cards where `player` is None."""
-        shows = player is None or int(state.betting_round) == 1
-        lines = ["public card: " + (_name(state.public_card) if shows else "?")]
+        card = _name(state.public_card)
+        if int(state.betting_round) == 0:
+            card = f"({card}) comes" if player is None else "?"
+        lines = [f"round {int(state.betting_round) + 1}, public card: {card}"]
         for seat in range(2):
             card = _name(state.cards[seat]) if player in (None, seat) else "?"
             marks = " opens" * (seat == int(state.first_player))

@@ -33,7 +33,7 @@ MAX_RESAMPLED = 4_000_000  # numbers in memory at once, B * S * steps
 DEFAULT_METRICS = ("eval/exploitability", "eval/return_vs_uniform")
 Y_LABELS = {
     "eval/exploitability": "exploitability (reward per episode)",
-    "eval/return_vs_uniform": "return against the uniform policy (reward per episode)",
+    "eval/return_vs_uniform": "return against uniform play",
     "charts/SPS": "training speed (steps/s)",
 }
 X_LABELS = {"global_step": "environment steps", "wall_time": "wall time (s)"}

@@ -420,6 +420,16 @@ def test_observation_is_the_table_of_the_docstring():
         np.testing.assert_array_equal(see(state)[player], expected)
 
 
+def test_observation_of_the_smallest_deck_tells_the_phases_apart():
+    env = make(num_agents=2, num_ranks=2, num_suits=1)
+    state = dealt(env, [0], [1])
+    for phase, action in ((CLAIM, 0), (PLAY, 0), (CHALLENGE, None)):
+        assert int(state.phase) == phase
+        for player in range(2):
+            assert compiled(env)[1](state)[player, 5 * env.num_cards :].tolist() == [phase == i for i in range(3)]
+        state = state if action is None else play(env, state, action)[0]
+
+
 def test_the_remainder_of_the_deal_is_on_the_pile_but_not_claimed():
     env = make(num_agents=3)
     state, obs = jit(env.reset)(jax.random.key(0))

@@ -322,4 +322,6 @@ def test_render_shows_the_public_card_from_the_second_round_on_and_never_the_opp
     assert [name in env.render(second, 1) for name in ("Qc", "Kc", "Kd")] == [False, True, True]
     assert [name in env.render(over, 0) for name in ("Qc", "Kc", "Kd")] == [True, False, True]
     assert [name in env.render(first) for name in ("Qc", "Kc", "Kd")] == [True, True, True]
+    assert "round 1, public card: (Kd) comes" in env.render(first)
+    assert "round 2, public card: Kd" in env.render(second)
     assert "+3 -3" in env.render(over, 0)
