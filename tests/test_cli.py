@@ -274,6 +274,7 @@ def test_run_killed_at_random_moments_and_resumed_ends_as_the_unbroken_one(updat
 
 @pytest.mark.full
 def test_interrupted_run_says_how_to_go_on_and_ends_as_the_unbroken_one(finished, tmp_path):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background job it is ignored, also by runs
     process = start(*TINY, *QUIET, "--runs", tmp_path)
     while not list(tmp_path.glob("*/checkpoint.msgpack")):
         time.sleep(0.01)
