@@ -308,7 +308,7 @@ class Bluff:
         for i, p in enumerate((1, 3, 4)):
             bits = np.where(plane == p, (1 << BYTE) - 1 << BYTE * i, bits)
             least = np.where(plane == p, place << BYTE * i, least)
-        phase = np.clip(np.arange(*self.obs_shape) - 5 * D, 0, None)  # of the last three features
+        phase = np.maximum(np.arange(*self.obs_shape) - 5 * D, 0)  # of the last three features
         bits = np.where(plane >= 5, 1 << BYTE * len(counts) + phase, bits)
         chosen = (word & np.where(source == i, bits, 0).astype(np.int32) for i, word in enumerate(words))
         return (functools.reduce(jnp.bitwise_or, chosen) > least.astype(np.int32)).astype(jnp.float32)
