@@ -51,8 +51,6 @@ import distrax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import optax
 import tyro
@@ -71,9 +69,10 @@ from solvers.exploitability import (
 )
 from solvers.game_tree import GameTree, build_game_tree, uniform_policy
 
-matplotlib.use("Agg")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "distrax", "numpy", "wandb")  # whose versions a run writes down
 
 
+# repeated block: number_of_steps (tests/test_repeated_blocks.py)
 def number_of_steps(text: str) -> int:
     """Reads a whole number, also written as 1e7."""
     try:
@@ -996,8 +995,13 @@ class RunLogger:
 
 
 # repeated block: save_curve (tests/test_repeated_blocks.py)
-def save_curve(path: Path, metric: str, title: str, uniform: float | None) -> None:
+def save_curve(path: Path, metric: str, title: str, uniform: float | None, unit: str = "env steps") -> None:
     """Draws `curve.png` beside `metrics.csv`: mean and 95 % interval over seeds; finer: scripts/plot.py."""
+    import matplotlib  # here, so that no run has to wait for it before it starts
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
     rows = list(csv.DictReader(path.read_text().splitlines()))
     steps = sorted({int(row["global_step"]) for row in rows})
     scores = [[float(row[metric]) for row in rows if int(row["global_step"]) == step] for step in steps]
@@ -1008,7 +1012,7 @@ def save_curve(path: Path, metric: str, title: str, uniform: float | None) -> No
     if uniform is not None:
         axes.axhline(uniform, color="gray", linestyle="--", label="uniform policy")
         axes.set_yscale("log")
-    axes.set(xlabel="env steps", ylabel=metric.removeprefix("eval/").replace("_", " "), title=title)
+    axes.set(xlabel=unit, ylabel=metric.removeprefix("eval/").replace("_", " "), title=title)
     axes.legend()
     figure.savefig(path.with_name("curve.png"), dpi=150)
     plt.close(figure)
@@ -1129,6 +1133,7 @@ def make_config(args: Args) -> dict:
     return {"args": values | {"env_kwargs": json.loads(args.env_kwargs)}, "script": Path(__file__).name}
 
 
+# repeated block: describe_run (tests/test_repeated_blocks.py)
 def describe_run() -> dict:
     """Commit, versions and device, for `config.json`."""
     try:
@@ -1138,12 +1143,11 @@ def describe_run() -> dict:
         ).stdout.strip()  # fmt: skip
     except OSError:  # no git
         git = ""
-    packages = ("jax", "jaxlib", "flax", "optax", "distrax", "numpy", "wandb")
     return {
         "command": shlex.join(["python", *sys.argv]),
         "commit": git or None,
         "versions": {"python": platform.python_version()}
-        | {name: importlib.metadata.version(name) for name in packages},
+        | {name: importlib.metadata.version(name) for name in PACKAGES},
         "device": f"{len(jax.devices())} x {jax.devices()[0].device_kind}",
         "host": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "start": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -1421,6 +1425,7 @@ def restore_checkpoint(path: Path, programs: Programs) -> tuple[int, TrainState 
     return saved["update"], programs.restore(states)
 
 
+# repeated block: write_config (tests/test_repeated_blocks.py)
 def write_config(folder: Path, config: dict, status: str) -> None:
     atomic_write(folder / "config.json", json.dumps(config | {"status": status}, indent=2).encode())
 

@@ -218,7 +218,8 @@ class Goofspiel:
             )
         fractions = [((2 * deal + 1) << 63) // num_deals for deal in range(num_deals)]  # (deal + 1/2) / D in 64 bits
         words = np.array([[fraction >> 32, fraction & 0xFFFFFFFF] for fraction in fractions], np.uint32)
-        states = jax.vmap(self._first_state)(jax.random.split(jax.random.key(0), num_deals), jnp.asarray(words))
+        keys = jax.random.split(jax.random.key(0), num_deals)
+        states = jax.jit(jax.vmap(self._first_state))(keys, words)
         return states, np.full(num_deals, 1 / num_deals)
 
     def render(self, state: State, player: int | None = None) -> str:

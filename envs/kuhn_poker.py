@@ -171,9 +171,8 @@ class KuhnPoker:
     def deals(self) -> tuple[State, np.ndarray]:
         """All deals, seat 0 opening: batched first states [D] and their probabilities f64[D], D = R (R - 1)."""
         num_deals = self.num_ranks * (self.num_ranks - 1)
-        states = jax.vmap(self._first_state)(
-            jax.random.split(jax.random.key(0), num_deals), 2 * jnp.arange(num_deals, dtype=jnp.uint32)
-        )
+        keys = jax.random.split(jax.random.key(0), num_deals)
+        states = jax.jit(jax.vmap(self._first_state))(keys, 2 * np.arange(num_deals, dtype=np.uint32))
         return states, np.full(num_deals, 1 / num_deals)
 
     def render(self, state: State, player: int | None = None) -> str:

@@ -207,9 +207,8 @@ class LeducHoldem:
     def deals(self) -> tuple[State, np.ndarray]:
         """All 120 deals, public card included, seat 0 opening: batched first states and probabilities f64[120]."""
         num_deals = NUM_CARDS * (NUM_CARDS - 1) * (NUM_CARDS - 2)
-        states = jax.vmap(self._first_state)(
-            jax.random.split(jax.random.key(0), num_deals), 2 * jnp.arange(num_deals, dtype=jnp.uint32)
-        )
+        keys = jax.random.split(jax.random.key(0), num_deals)
+        states = jax.jit(jax.vmap(self._first_state))(keys, 2 * np.arange(num_deals, dtype=np.uint32))
         return states, np.full(num_deals, 1 / num_deals)
 
     def render(self, state: State, player: int | None = None) -> str:

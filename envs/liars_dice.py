@@ -202,7 +202,7 @@ class LiarsDice:
             probabilities.append(math.factorial(D) / math.prod(map(math.factorial, counts)) / F**D)
         dice = np.array(list(itertools.product(rolls, rolls)), np.uint32)
         keys = jax.random.split(jax.random.key(0), num_deals)
-        states = jax.vmap(self._first_state, in_axes=(0, 0, None))(keys, jnp.asarray(dice), jnp.int32(0))
+        states = jax.jit(jax.vmap(self._first_state, in_axes=(0, 0, None)))(keys, dice, np.int32(0))
         return states, np.outer(probabilities, probabilities).reshape(-1)
 
     def render(self, state: State, player: int | None = None) -> str:

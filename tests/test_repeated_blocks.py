@@ -23,11 +23,15 @@ POKER = (*BLINDS, "envs/seven_card_stud.py")
 SMALL = ("envs/kuhn_poker.py", "envs/leduc_holdem.py", "envs/liars_dice.py")
 OTHERS = ("envs/goofspiel.py", "envs/bluff.py", "envs/werewolf.py", "envs/kemps.py")
 GAMES = (*SMALL, *POKER, *OTHERS)
+SCRIPTS = ("baselines/ppo_nfsp.py", "solvers/cfr.py")
 BLOCKS = {
-    "atomic_write": ("baselines/ppo_nfsp.py",),
-    "RunLogger": ("baselines/ppo_nfsp.py",),
-    "save_curve": ("baselines/ppo_nfsp.py",),
-    "mean_and_interval": ("baselines/ppo_nfsp.py",),
+    "number_of_steps": SCRIPTS,
+    "atomic_write": SCRIPTS,
+    "RunLogger": SCRIPTS,
+    "save_curve": SCRIPTS,
+    "mean_and_interval": SCRIPTS,
+    "describe_run": SCRIPTS,
+    "write_config": SCRIPTS,
     "auto_reset": GAMES,
     "child_keys": GAMES,
     "select_state": GAMES,
