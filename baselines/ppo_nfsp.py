@@ -1389,6 +1389,7 @@ def save_checkpoint(folder: Path, update: int, states: TrainState) -> None:
     atomic_write(folder / "checkpoint.msgpack", pack({"update": update, "states": states}))
 
 
+# repeated block: pack (tests/test_repeated_blocks.py)
 def pack(tree) -> Iterator[bytes]:
     """What `flax.serialization.msgpack_restore` reads, piece by piece: all at once would take several times the
     memory of the arrays."""

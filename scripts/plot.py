@@ -2,6 +2,7 @@
 
     python scripts/plot.py runs/kuhn_poker__ppo_nfsp__*
     python scripts/plot.py runs/a runs/b --per-run --metric losses/policy_loss --x wall_time --out b_against_a.png
+    python scripts/plot.py runs/leduc_holdem__ppo_nfsp__* --levels runs/leduc_holdem__cfr__a runs/leduc_holdem__cfr__b@8
 
 Runs of the same script and game form one curve, their seeds pooled; each game has a panel of its own. A curve is the
 interquartile mean (IQM) over seeds: the mean without the lowest and the highest quarter, each rounded down to whole
@@ -36,7 +37,7 @@ Y_LABELS = {
     "eval/return_vs_uniform": "return against uniform play",
     "charts/SPS": "training speed (steps/s)",
 }
-X_LABELS = {"global_step": "environment steps", "wall_time": "wall time (s)"}
+SOLVERS = ("cfr", "deep_cfr")  # scripts whose steps are iterations
 NOT_A_SETTING = re.compile(  # arguments that leave the numbers of a seed as they are
     "env|env_kwargs|seed|num_seeds|runs|resume|wandb.*|checkpoint_interval|coordinator_address|num_processes|process_id"
 )
@@ -54,6 +55,8 @@ class Args:
     """picture to write; its ending names the format"""
     log_y: bool = False
     """logarithmic vertical axis"""
+    levels: tuple[str, ...] = ()
+    """run folders, of solvers above all, to draw as horizontal lines where they end, or, as folder@100, at step 100"""
     per_run: bool = False
     """one curve per folder instead of one per script and game"""
     seed: int = 0
@@ -91,6 +94,7 @@ class Curve:
     lower: np.ndarray  # [T] bounds of the interquartile mean over seeds
     upper: np.ndarray  # [T]
     uniform: float | None  # the uniform policy's value, where known
+    unit: str = "environment steps"
 
     @property
     def iqm(self) -> np.ndarray:
@@ -252,7 +256,10 @@ def make_curve(game: str, label: str, runs: list[Run], metric: str, args: Args) 
     x = steps if args.x == "global_step" else times.mean(axis=0)
     if args.log_y and not (values > 0).all():
         raise ValueError(f"--log-y: {game}, {label} has {metric} down to {values.min():.4g}")
-    return Curve(Path(label).name, x, steps, values, lower, upper, uniform)
+    unit = "wall time (s)" if args.x == "wall_time" else "environment steps"
+    if args.x == "global_step" and runs[0].algorithm in SOLVERS:
+        unit = "iterations"
+    return Curve(Path(label).name, x, steps, values, lower, upper, uniform, unit)
 
 
 def make_panels(runs: list[Run], args: Args) -> dict[str, tuple[str, list[Curve]]]:
@@ -268,6 +275,30 @@ def make_panels(runs: list[Run], args: Args) -> dict[str, tuple[str, list[Curve]
         curves = [make_curve(game, label, group, metric, args) for label, group in groups.items()]
         panels[game] = (metric, curves)
     return panels
+
+
+def read_levels(args: Args, panels: dict[str, tuple[str, list[Curve]]]) -> dict[str, dict[str, float]]:
+    """`{game: {label: value}}` of `args.levels`, the interquartile mean over the seeds of a run at one step.
+
+    Raises:
+        ValueError: no such run, step or metric, or no curve of its game.
+    """
+    levels: dict[str, dict[str, float]] = {}
+    for text in args.levels:
+        folder, _, wanted = text.rpartition("@") if re.search(r"@\d+$", text) else (text, "", "")
+        run = read_run(Path(folder))
+        if run.game not in panels:
+            raise ValueError(f"--levels {text}: a run of {run.game}, and the curves are of {', '.join(panels)}")
+        metric = panels[run.game][0]
+        curves = list(seed_curves(run, metric).values())
+        steps = sorted(set.intersection(*map(set, curves))) if curves else []
+        step = int(wanted) if wanted else (steps or [None])[-1]
+        if step not in steps:
+            known = ", ".join(map(str, steps)) or "none"
+            raise ValueError(f"--levels {text}: {metric} is logged at the steps {known}")
+        value = float(interquartile_mean(np.array([curve[step][1] for curve in curves])))
+        levels.setdefault(run.game, {})[f"{run.algorithm}, {step:,} iterations ({value:.4g})"] = value
+    return levels
 
 
 def read_runs(paths: tuple[Path, ...]) -> list[Run]:
@@ -312,7 +343,9 @@ def tick(value: float, _=None) -> str:
     return f"{value / 10**exponent:.4g}e{exponent}"
 
 
-def draw(panels: dict[str, tuple[str, list[Curve]]], args: Args) -> Figure:
+def draw(
+    panels: dict[str, tuple[str, list[Curve]]], args: Args, levels: dict[str, dict[str, float]] | None = None
+) -> Figure:
     """The picture, one panel a game."""
     num_columns = min(3, len(panels))
     num_rows = math.ceil(len(panels) / num_columns)
@@ -329,7 +362,10 @@ def draw(panels: dict[str, tuple[str, list[Curve]]], args: Args) -> Figure:
                 axes.fill_between(curve.x, curve.lower, curve.upper, color=color, alpha=0.2, linewidth=0)
         for level in {curve.uniform for curve in curves if curve.uniform is not None}:
             axes.axhline(level, color="0.35", linestyle="--", linewidth=1.2, label=f"uniform policy ({level:.4g})")
-        axes.set(title=game, xlabel=X_LABELS[args.x], ylabel=Y_LABELS.get(metric, metric))
+        for i, (label, level) in enumerate((levels or {}).get(game, {}).items()):
+            axes.axhline(level, color=f"C{(len(labels) + i) % 10}", linestyle=":", linewidth=1.5, label=label)
+        units = " or ".join(dict.fromkeys(curve.unit for curve in curves))
+        axes.set(title=game, xlabel=units, ylabel=Y_LABELS.get(metric, metric))
         axes.xaxis.set_major_formatter(FuncFormatter(tick))
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         if args.log_y:
@@ -358,9 +394,12 @@ def main(args: Args) -> int:
         if args.out.suffix[1:] not in formats:
             raise ValueError(f"--out {args.out}: the name has to end in one of {', '.join(f'.{f}' for f in formats)}")
         panels = make_panels(read_runs(args.runs), args)
+        levels = read_levels(args, panels)
         print_table(panels)
+        for game, values in levels.items():
+            print("\n".join(f"level in {game}: {label}" for label in values))
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        draw(panels, args).savefig(args.out, dpi=150)
+        draw(panels, args, levels).savefig(args.out, dpi=150)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

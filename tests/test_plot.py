@@ -152,6 +152,40 @@ def test_picture_has_the_uniform_level_a_band_and_readable_ticks(tmp_path):
     assert [tick(value) for value in (0, 0.25, 500, 2e6, 2.5e6, -1e5)] == ["0", "0.25", "500", "2e6", "2.5e6", "-1e5"]
 
 
+def test_levels_of_solvers_are_drawn_into_learning_curves(tmp_path, capsys):
+    curve = write_run(tmp_path / "a", [(0, step, step, 1 / step) for step in (10, 20)])
+    solver = write_run(tmp_path / "b", [(1, step, 1, 0.5 / step) for step in (1, 2, 100)], script="cfr.py")
+    deep = write_run(tmp_path / "c", [(seed, 60, 1, seed / 10) for seed in (1, 3)], script="deep_cfr.py")
+    args = Args((curve,), levels=(f"{solver}", f"{solver}@2", f"{deep}"), out=tmp_path / "plot.png")
+    panels = make_panels([read_run(curve)], args)
+    levels = plot.read_levels(args, panels)
+    assert levels == {
+        "kuhn_poker": {
+            "cfr, 100 iterations (0.005)": 0.005,
+            "cfr, 2 iterations (0.25)": 0.25,
+            "deep_cfr, 60 iterations (0.2)": 0.2,
+        }
+    }
+    (axes,) = plot.draw(panels, args, levels).axes
+    assert [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == ":"] == [0.005, 0.25, 0.2]
+    assert main(args) == 0
+    assert "level in kuhn_poker: cfr, 2 iterations (0.25)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("env", "text", "words"), [("kuhn_poker", "@3", "the steps 1, 2"), ("x", "", "a run of x")])
+def test_a_level_that_is_not_there_is_said(tmp_path, capsys, env, text, words):
+    curve = write_run(tmp_path / "a", [(0, 10, 1, 0.5)])
+    solver = write_run(tmp_path / "b", [(1, 1, 1, 0.5), (1, 2, 1, 0.4)], script="cfr.py", env=env)
+    assert main(Args((curve,), levels=(f"{solver}{text}",), out=tmp_path / "plot.png")) == 2
+    assert_one_line(capsys, words)
+
+
+def test_solvers_are_drawn_over_iterations(tmp_path):
+    folder = write_run(tmp_path / "a", [(1, 1, 1, 0.5), (1, 2, 1, 0.4)], script="cfr.py")
+    assert only_curve([folder]).unit == "iterations"
+    assert only_curve([folder], x="wall_time").unit == "wall time (s)"
+
+
 def test_main_writes_the_picture_and_the_table(tmp_path, capsys):
     folder = write_run(tmp_path / "a", [(seed, 2_000_000, 60, seed) for seed in range(8)])
     out = tmp_path / "new" / "plot.png"

@@ -23,7 +23,7 @@ POKER = (*BLINDS, "envs/seven_card_stud.py")
 SMALL = ("envs/kuhn_poker.py", "envs/leduc_holdem.py", "envs/liars_dice.py")
 OTHERS = ("envs/goofspiel.py", "envs/bluff.py", "envs/werewolf.py", "envs/kemps.py")
 GAMES = (*SMALL, *POKER, *OTHERS)
-SCRIPTS = ("baselines/ppo_nfsp.py", "solvers/cfr.py")
+SCRIPTS = ("baselines/ppo_nfsp.py", "solvers/cfr.py", "solvers/deep_cfr.py")
 BLOCKS = {
     "number_of_steps": SCRIPTS,
     "atomic_write": SCRIPTS,
@@ -32,6 +32,7 @@ BLOCKS = {
     "mean_and_interval": SCRIPTS,
     "describe_run": SCRIPTS,
     "write_config": SCRIPTS,
+    "pack": ("baselines/ppo_nfsp.py", "solvers/deep_cfr.py"),
     "auto_reset": GAMES,
     "child_keys": GAMES,
     "select_state": GAMES,
