@@ -13,15 +13,13 @@ of the pairs' ratios. Writes `benchmark_solvers.csv` to `--out`.
 """
 
 import csv
+import itertools
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import jax
 import jax.numpy as jnp
@@ -96,9 +94,8 @@ def benchmark_evaluation(name: str, repeats: int) -> dict:
     tree = build_game_tree(env)
     sizes = [env.obs_shape[0], HIDDEN, HIDDEN, env.num_actions]
     keys = jax.random.split(jax.random.key(0), 3)
-    params = [
-        jax.random.normal(key, shape) / shape[0] ** 0.5 for key, shape in zip(keys, zip(sizes, sizes[1:]), strict=True)
-    ]
+    shapes = itertools.pairwise(sizes)
+    params = [jax.random.normal(key, shape) / shape[0] ** 0.5 for key, shape in zip(keys, shapes, strict=True)]
 
     def policy(params, obs, legal):
         for kernel in params[:-1]:

@@ -261,27 +261,28 @@ def game_of(env):
 
 
 def variants(observations):
-    """Every game, and once more with more seats where their number is a parameter."""
+    """Every game; once more with more seats where their number is a parameter, and with the other observation."""
     for name in available_envs():
         default = make(name)
-        for observation in observations:
-            if observation == "paper":
-                yield pytest.param(default, id=name)
-            elif hasattr(default, observation):
-                yield pytest.param(make(name, observation=observation), id=f"{name}-{observation}")
-        if "num_agents" in {field.name for field in dataclasses.fields(default)}:
-            for num_agents in range(default.num_agents + 1, default.num_agents + 3):
-                try:
-                    larger = make(name, num_agents=num_agents)
-                except ValueError:
-                    continue
-                yield pytest.param(larger, id=f"{name}-{num_agents}")
-                break
+        yield pytest.param(default, id=name)
+        has_other = "information_state" in observations and hasattr(default, "information_state")
+        other = {"observation": "information_state"} if has_other else {}
+        if "num_agents" not in {field.name for field in dataclasses.fields(default)}:
+            if other:
+                yield pytest.param(make(name, **other), id=f"{name}-information_state")
+            continue
+        for num_agents in range(default.num_agents + 1, default.num_agents + 3):
+            try:
+                larger = make(name, num_agents=num_agents, **other)
+            except ValueError:
+                continue
+            yield pytest.param(larger, id=f"{name}-{num_agents}" + "-information_state" * bool(other))
+            break
 
 
 @pytest.fixture(scope="module", params=list(variants(["paper", "information_state"])))
 def env(request):
-    """Every game with each of its observations."""
+    """Every game with each of its observations, the second one with more seats."""
     return request.param
 
 
