@@ -224,6 +224,7 @@ class BestResponse(nn.Module):
         return outputs[..., :-1], outputs[..., -1]
 
 
+# repeated block: masked_logits (tests/test_repeated_blocks.py)
 def masked_logits(logits: jax.Array, legal: jax.Array) -> jax.Array:
     """Logits [..., A] with illegal actions at -1e9: probability 0, and finite entropy and gradients."""
     return jnp.where(legal, logits, -1e9)
@@ -248,6 +249,7 @@ def make_policy(config: dict) -> Callable[[Any, jax.Array, jax.Array], jax.Array
     return policy
 
 
+# repeated block: make_env (tests/test_repeated_blocks.py)
 def make_env(args: dict):
     """The game that the arguments name; `env_kwargs` is a dict here."""
     return envs.make(args["env"], observation=args["observation"], **args["env_kwargs"])
@@ -1127,6 +1129,7 @@ def splits_by_seed(args: Args) -> bool:
     return args.num_seeds % num_devices == 0
 
 
+# repeated block: make_config (tests/test_repeated_blocks.py)
 def make_config(args: Args) -> dict:
     """What `config.json` holds of the arguments: plain JSON values."""
     values = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(args).items()}
@@ -1237,6 +1240,7 @@ def resolve_env(args: Args):
     return make_env({"env": args.env, "env_kwargs": kwargs, "observation": args.observation}), args
 
 
+# repeated block: read_run (tests/test_repeated_blocks.py)
 def read_run(folder: Path) -> Args:
     """Arguments of a run folder.
 

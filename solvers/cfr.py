@@ -991,6 +991,7 @@ def make_policy(config: dict) -> Callable[[Any, jax.Array, jax.Array], jax.Array
     return look_up_policy
 
 
+# repeated block: make_env (tests/test_repeated_blocks.py)
 def make_env(args: dict):
     """The game that the arguments name; `env_kwargs` is a dict here."""
     return envs.make(args["env"], observation=args["observation"], **args["env_kwargs"])

@@ -183,6 +183,7 @@ class MLP(nn.Module):
         return nn.Dense(self.num_outputs, kernel_init=nn.initializers.orthogonal(0.01))(x)
 
 
+# repeated block: masked_logits (tests/test_repeated_blocks.py)
 def masked_logits(logits: jax.Array, legal: jax.Array) -> jax.Array:
     """Logits [..., A] with illegal actions at -1e9: probability 0, and finite entropy and gradients."""
     return jnp.where(legal, logits, -1e9)
@@ -222,6 +223,7 @@ def make_policy(config: dict) -> Callable[[Any, jax.Array, jax.Array], jax.Array
     return policy
 
 
+# repeated block: make_env (tests/test_repeated_blocks.py)
 def make_env(args: dict):
     """The game that the arguments name; `env_kwargs` is a dict here."""
     return envs.make(args["env"], observation=args["observation"], **args["env_kwargs"])
@@ -1033,6 +1035,7 @@ def make_programs(args: Args, env, tree: GameTree | None, expand_probability: fl
     )
 
 
+# repeated block: make_config (tests/test_repeated_blocks.py)
 def make_config(args: Args) -> dict:
     """What `config.json` holds of the arguments: plain JSON values."""
     values = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(args).items()}
@@ -1089,6 +1092,7 @@ def resolve_env(args: Args):
     return env, args
 
 
+# repeated block: read_run (tests/test_repeated_blocks.py)
 def read_run(folder: Path) -> Args:
     """Arguments of a run folder.
 

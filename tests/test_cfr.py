@@ -318,21 +318,42 @@ def test_sampled_regrets_are_unbiased(sampling, name):
             assert np.abs(expected[seen]).max() > 0.01
 
 
-@pytest.mark.parametrize(("sampling", "bound"), [("external", 0.015), ("outcome", 0.045)])
-def test_sampling_converges_on_kuhn(sampling, bound):
-    """10,000 games for each player, mean of 10 seeds."""
-    tree = tree_of("kuhn_poker")
+def sampled_scores(name, sampling, iterations):
+    """Exploitability, mean of 10 seeds, after each of some numbers of games for each player."""
+    tree, scores, done = tree_of(name), [], 0
     args = cfr.Args(sampling=sampling)
     with jax.enable_x64(True):
-        nodes = jax.device_put(make_nodes(tree))
+        nodes, legal = jax.device_put(make_nodes(tree)), jnp.asarray(tree.legal_actions)
         tables = SampledTables(*[jnp.zeros((10, *tree.legal_actions.shape)) for _ in range(2)])
         keys = jax.vmap(jax.random.key)(jnp.arange(10))
-        run = jax.vmap(lambda tables, key: solve_by_sampling(nodes, tables, key, 0, 625, args, Rule("cfr")))
-        weights = jax.jit(run)(tables, keys).cumulative_policy
-        legal = jnp.asarray(tree.legal_actions)
-        evaluate = jax.vmap(lambda w: evaluate_policy(tree, normalise_policy(w, legal)).exploitability)
-        scores = np.asarray(evaluate(weights))
-    assert np.mean(scores) <= bound
+
+        @jax.jit
+        def run(tables, start, end):
+            solve_one = lambda tables, key: solve_by_sampling(nodes, tables, key, start, end, args, Rule("cfr"))  # noqa: E731
+            return jax.vmap(solve_one)(tables, keys)
+
+        evaluate = jax.jit(jax.vmap(lambda w: evaluate_policy(tree, normalise_policy(w, legal)).exploitability))
+        for end in iterations:
+            tables, done = run(tables, done // args.batch_size, end // args.batch_size), end
+            scores.append(np.asarray(evaluate(tables.cumulative_policy)).mean())
+    return scores
+
+
+@pytest.mark.parametrize(("sampling", "bound"), [("external", 0.015), ("outcome", 0.045)])
+def test_sampling_converges_on_kuhn(sampling, bound):
+    (score,) = sampled_scores("kuhn_poker", sampling, [10_000])
+    assert score <= bound
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sampling", ["external", "outcome"])
+@pytest.mark.parametrize(("name", "bounds"), [("kuhn_poker", (0.0015, 0.0045)), ("leduc_holdem", (0.03, 0.20))])
+def test_sampling_converges_with_the_root_of_the_iterations(name, sampling, bounds):
+    iterations = np.array([10_000 * 2**k for k in range(7)] + [1_000_000])
+    scores = sampled_scores(name, sampling, iterations.tolist())
+    assert scores[-1] <= bounds[sampling == "outcome"]
+    slope = np.polyfit(np.log(iterations), np.log(scores), 1)[0]
+    assert -0.6 <= slope <= -0.4
 
 
 def test_sampled_actions_have_their_probabilities():

@@ -24,6 +24,7 @@ SMALL = ("envs/kuhn_poker.py", "envs/leduc_holdem.py", "envs/liars_dice.py")
 OTHERS = ("envs/goofspiel.py", "envs/bluff.py", "envs/werewolf.py", "envs/kemps.py")
 GAMES = (*SMALL, *POKER, *OTHERS)
 SCRIPTS = ("baselines/ppo_nfsp.py", "solvers/cfr.py", "solvers/deep_cfr.py")
+NETWORKS = ("baselines/ppo_nfsp.py", "solvers/deep_cfr.py")
 BLOCKS = {
     "number_of_steps": SCRIPTS,
     "atomic_write": SCRIPTS,
@@ -32,7 +33,11 @@ BLOCKS = {
     "mean_and_interval": SCRIPTS,
     "describe_run": SCRIPTS,
     "write_config": SCRIPTS,
-    "pack": ("baselines/ppo_nfsp.py", "solvers/deep_cfr.py"),
+    "make_env": SCRIPTS,
+    "pack": NETWORKS,
+    "masked_logits": NETWORKS,
+    "make_config": NETWORKS,
+    "read_run": NETWORKS,
     "auto_reset": GAMES,
     "child_keys": GAMES,
     "select_state": GAMES,
