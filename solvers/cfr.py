@@ -198,58 +198,51 @@ def make_layout(tree: GameTree) -> Layout:
     Returns:
         The layout in NumPy arrays, on the host.
     """
-    N, A = tree.num_agents, tree.num_actions
-    widths = tree.legal_actions.sum(-1)
-    # Sequence numbers of the tree -> numbers of this player's sequences here.
-    number = np.zeros(tree.num_sequences, np.int64)
-    order_of_action = np.cumsum(tree.legal_actions, -1) - 1
-    players = []
-    for p in range(N):
-        groups, parents, infosets, uniform, child_sums = [], [], [], [], []
-        num_sequences, num_infosets, last = 1, 0, (0, 1)
-        for start, end in itertools.pairwise(tree.depth_starts):
-            own = start + np.flatnonzero(tree.infoset_player[start:end] == p)
-            if not len(own):
-                break
-            first = num_sequences
-            groups.append([])
-            parts = {"parent": [], "infoset": [], "uniform": []}
-            for K, members in padded_groups(widths[own]):
-                i = own[members]
-                n = len(i)
-                groups[-1].append((K, n))
-                is_action = np.arange(K)[:, None] < widths[i]
-                parts["uniform"].append((is_action / widths[i]).ravel())
-                parts["infoset"].append(np.tile(num_infosets + np.arange(n), K))
-                parts["parent"].append(number[tree.infoset_parent[i]] - last[0])
-                row, action = np.nonzero(tree.legal_actions[i])
-                number[N + i[row] * A + action] = num_sequences + order_of_action[i[row], action] * n + row
-                num_sequences += K * n
-                num_infosets += n
-            child_sums.append(grouped_sums(np.concatenate(parts["parent"]), last[1] - last[0]))
-            tiled = [np.tile(parent, K) for parent, (K, _) in zip(parts["parent"], groups[-1], strict=True)]
-            parents.append(np.concatenate(tiled).astype(np.int32))
-            infosets.append(np.concatenate(parts["infoset"]))
-            uniform.append(np.concatenate(parts["uniform"]))
-            groups[-1] = tuple(groups[-1])
-            last = (first, num_sequences)
-        own_action = tree.legal_actions & (tree.infoset_player == p)[:, None]
-        places = np.where(own_action, number[N:].reshape(-1, A) - 1, num_sequences - 1)
-        players.append(
-            Player(
-                groups=tuple(groups),
-                parent=tuple(parents),
-                infoset=np.concatenate(infosets).astype(np.int32),
-                uniform=np.concatenate(uniform),
-                child_sums=tuple(child_sums),
-                payoff_place=np.zeros(num_sequences, np.int32),
-                action_place=places.astype(np.int32),
-            )
-        )
-    blocks = _make_blocks(tree, number, players) if N == 2 else None
+    number = np.zeros(tree.num_sequences, np.int64)  # of the tree's sequences, among those of their player here
+    players = [_lay_out_player(tree, p, number) for p in range(tree.num_agents)]
+    blocks = _make_blocks(tree, number, players) if tree.num_agents == 2 else None
     if blocks is not None:
         return Layout(*blocks, sums=())
     return Layout(*_make_sums(tree, number, players))
+
+
+def _lay_out_player(tree: GameTree, p: int, number: np.ndarray) -> Player:
+    """Player p, all but where his payoffs are; fills in the `number` of his sequences."""
+    N, A = tree.num_agents, tree.num_actions
+    widths = tree.legal_actions.sum(-1)
+    order_of_action = np.cumsum(tree.legal_actions, -1) - 1
+    groups, parents, infosets, uniform, child_sums = [], [], [], [], []
+    num_sequences, num_infosets, last = 1, 0, (0, 1)  # `last`: sequences of the depth before
+    for start, end in itertools.pairwise(tree.depth_starts):
+        own = start + np.flatnonzero(tree.infoset_player[start:end] == p)
+        if not len(own):
+            break
+        first, shapes, infoset_parents = num_sequences, [], []
+        for K, members in padded_groups(widths[own]):
+            i = own[members]
+            n = len(i)
+            shapes.append((K, n))
+            infoset_parents.append(number[tree.infoset_parent[i]] - last[0])
+            parents.append(np.tile(infoset_parents[-1], K))
+            infosets.append(np.tile(num_infosets + np.arange(n), K))
+            uniform.append(((np.arange(K)[:, None] < widths[i]) / widths[i]).ravel())
+            row, action = np.nonzero(tree.legal_actions[i])
+            number[N + i[row] * A + action] = num_sequences + order_of_action[i[row], action] * n + row
+            num_sequences += K * n
+            num_infosets += n
+        groups.append(tuple(shapes))
+        child_sums.append(grouped_sums(np.concatenate(infoset_parents), last[1] - last[0]))
+        last = (first, num_sequences)
+    is_own = tree.legal_actions & (tree.infoset_player == p)[:, None]
+    return Player(
+        groups=tuple(groups),
+        parent=np.concatenate(parents).astype(np.int32),
+        infoset=np.concatenate(infosets).astype(np.int32),
+        uniform=np.concatenate(uniform),
+        child_sums=tuple(child_sums),
+        payoff_place=np.zeros(num_sequences, np.int32),
+        action_place=np.where(is_own, number[N:].reshape(-1, A) - 1, num_sequences - 1).astype(np.int32),
+    )
 
 
 def padded_groups(widths: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
@@ -420,8 +413,8 @@ def depth_slices(player: Player) -> list[slice]:
 def compute_reach(player: Player, policy: jax.Array) -> jax.Array:
     """Product [S] of the player's own probabilities along every sequence."""
     reach = [jnp.ones(1, policy.dtype)]
-    for part, parent in zip(depth_slices(player), player.parent, strict=True):
-        reach.append(policy[part] * take(reach[-1], parent))
+    for part in depth_slices(player):
+        reach.append(policy[part] * take(reach[-1], player.parent[part]))
     return jnp.concatenate(reach)
 
 
