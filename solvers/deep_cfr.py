@@ -7,7 +7,8 @@
 Papers: Brown, Lerer, Gross and Sandholm 2019, "Deep counterfactual regret minimization" (arXiv 1811.00164); Steinberger
 2019, "Single deep counterfactual regret minimization" (arXiv 1901.07621) for `--average single`.
 
-RESULTS
+Exploitability of the average network, seeds 100 to 104, mean and 95 % interval: Leduc 0.154 ± 0.023 after 60 iterations
+(the default) and 0.126 ± 0.022 after 120, Kuhn 0.006 ± 0.002 after 60. README.md has the table.
 
 How it works: in every iteration, for either player in turn, `num_traversals` games are walked through by external
 sampling: the player takes all actions at his own nodes, the opponent and chance draw one. The advantages found go to
@@ -21,7 +22,8 @@ of its own.
 
 Deviations from the paper: a network learns advantages in units of their own spread, with a step size that falls to 0.
 In games where a walk through all own actions would be too long, only a random part of the own nodes is expanded
-(`max_leaves`); at the others the player draws one action, and learns nothing.
+(`max_leaves`); at the others the player draws one action, and learns nothing. Both play uniformly in all of the first
+iteration.
 
 Letters: B lanes, D frames of a stack, C places of a reservoir, A actions, O observation features, I information sets, S
 seeds. Players are numbered by who acts first in an episode, 0, not by seat.
@@ -141,7 +143,8 @@ class Args:
     max_grad_norm: float = 1.0
     """largest gradient norm"""
     average: Literal["network", "single"] = "network"
-    """the policy proposed: a network that learns the average strategy, or the exact average of all iterations' ones"""
+    """the policy proposed: a network that learns the average strategy, in any game, or the exact average of all
+    iterations' ones, a little better, where the game's tree fits"""
 
     log_interval: int = 0
     """iterations between log steps, where the average network is trained; 0 gives about 10 log steps"""
@@ -655,7 +658,8 @@ def make_train(args: Args, env, tree: GameTree | None, expand_probability: float
         key = jax.random.fold_in(state.key, TRAINING_STREAM)
         loss_fn = partial(strategy_loss, iteration=state.iteration)
         params, loss = fit(key, state.strategies, lambda logits, batch: loss_fn(logits, batch), args.strategy_steps)
-        bad = jnp.where((state.bad_iteration < 0) & ~jnp.isfinite(loss), state.iteration, state.bad_iteration)
+        finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves((loss, params))]).all()
+        bad = jnp.where((state.bad_iteration < 0) & ~finite, state.iteration, state.bad_iteration)
         return state.replace(average_net=params, bad_iteration=bad), loss
 
     return Training(init, train, walk_all, fit_average)
@@ -1064,6 +1068,24 @@ def check_args(args: Args) -> None:
         raise ValueError(f"--seed {args.seed}: 0 to 2^31 - --num-seeds is allowed")
 
 
+def check_memory(args: Args, env) -> None:
+    """Raises ValueError where the reservoirs are larger than the memory of the machine or of the devices."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    try:
+        memory = stats["bytes_limit"] if stats else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (KeyError, AttributeError, ValueError, OSError):  # the system does not tell
+        return
+    one = jax.eval_shape(lambda: make_reservoir(1, env.obs_shape, env.num_actions)).items
+    seeds = args.num_seeds // len(jax.devices()) if stats else args.num_seeds  # devices with memory of their own
+    item_bytes = 3 * seeds * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(one))
+    if args.memory_size * item_bytes > memory:
+        raise ValueError(
+            f"--memory-size {args.memory_size}: {args.num_seeds} times 3 reservoirs need "
+            f"{args.memory_size * item_bytes / 1e9:.1f} GB of {memory / 1e9:.1f} GB here; up to "
+            f"{memory // item_bytes // 2} leaves half of it free"
+        )
+
+
 def resolve_env(args: Args):
     """The game, and the arguments with its observation filled in.
 
@@ -1154,7 +1176,7 @@ def run(args: Args, env) -> None:
             raise ValueError(f"--average single: its policy is exact only on a game's tree, and {reason}") from None
         tqdm.write(f"scored by games against simple opponents, since exploitability is not exact: {reason}")
     metric = "eval/return_vs_uniform" if tree is None else "eval/exploitability"
-    expand_probability = choose_expand_probability(env, jax.random.key(args.seed), args.max_leaves)
+    expand_probability = choose_expand_probability(env, jax.random.key(0), args.max_leaves)  # whatever the seed
     if expand_probability < 1:
         print(f"own nodes expanded with probability {expand_probability:.3g}: up to {args.max_leaves} leaves a walk")
 
@@ -1281,6 +1303,7 @@ def main(argv: list[str] | None = None) -> None:
         args = parse_args(argv)
         check_args(args)
         env, args = resolve_env(args)
+        check_memory(args, env)
         run(args, env)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -378,6 +378,16 @@ def test_resumed_run_ends_as_one_never_stopped(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
+def test_seeds_of_one_run_are_those_of_runs_of_their_own(tmp_path):
+    flags = ["--env", "kuhn_poker", "--average", "single", "--iterations", "3", "--log-interval", "3", *SMALL]
+    together = rows_of(run_script(tmp_path / "together", *flags, "--seed", "5", "--num-seeds", "2"))
+    for row in together:
+        (alone,) = rows_of(run_script(tmp_path / row["seed"], *flags, "--seed", row["seed"]))
+        same = [name for name in row if name not in ("wall_time", "charts/SPS")]
+        assert [row[name] for name in same] == [alone[name] for name in same]
+
+
+@pytest.mark.full
 def test_a_large_game_is_scored_head_to_head(tmp_path, capsys):
     folder = run_script(
         tmp_path, "--env", "texas_limit_holdem", "--iterations", "2", "--log-interval", "2", "--num-traversals", "16",
@@ -412,6 +422,7 @@ def test_a_number_that_is_not_finite_stops_the_run(tmp_path, capsys):
         (["--learning-rate", "0"], "--learning-rate 0"),
         (["--env", "texas_limit_holdem", "--average", "single"], "--average single"),
         (["--resume", "nowhere"], "--resume nowhere"),
+        (["--memory-size", "1e12"], "--memory-size 1000000000000"),
     ],
 )
 def test_mistake_is_answered_with_one_line(tmp_path, capsys, flags, message):
