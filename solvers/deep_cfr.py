@@ -1000,15 +1000,14 @@ class Programs(NamedTuple):
 
 
 def make_programs(args: Args, env, tree: GameTree | None, expand_probability: float) -> Programs:
-    """Puts training on all devices, whole seeds on each; no random draw depends on their number.
+    """Puts training on the devices, whole seeds on each: on as many as the seeds can be shared by evenly.
 
-    Raises:
-        ValueError: the seeds cannot be shared evenly.
+    No random draw depends on their number.
     """
-    num_devices = len(jax.devices())
-    if args.num_seeds % num_devices:
-        raise ValueError(f"--num-seeds {args.num_seeds}: a multiple of the {num_devices} devices is allowed")
-    mesh = jax.make_mesh((num_devices,), ("devices",), axis_types=(AxisType.Auto,))
+    devices = jax.devices()[: math.gcd(args.num_seeds, len(jax.devices()))]
+    if len(devices) < len(jax.devices()):
+        print(f"note: --num-seeds {args.num_seeds} uses {len(devices)} of {len(jax.devices())} devices")
+    mesh = jax.make_mesh((len(devices),), ("devices",), axis_types=(AxisType.Auto,), devices=devices)
     training = make_train(args, env, tree, expand_probability)
     evaluate = make_evaluate(args, env, tree)
     seeds = np.arange(args.seed, args.seed + args.num_seeds, dtype=np.uint32)
@@ -1160,7 +1159,7 @@ def run(args: Args, env) -> None:
 
     Raises:
         OSError: the run folder cannot be written, or the checkpoint not be read.
-        ValueError: the seeds cannot be shared by the devices, or the average needs a tree that does not fit.
+        ValueError: the average needs a tree that does not fit.
         FloatingPointError: a loss or a parameter is not finite.
     """
     config = make_config(args) | describe_run()

@@ -222,8 +222,8 @@ def as_open_spiel_game(tree):
 @pytest.mark.parametrize(
     ("name", "variant", "their_solver"),
     [
-        ("liars_dice", "cfr", "CFRSolver"),
         ("goofspiel", "cfr+", "CFRPlusSolver"),
+        pytest.param("liars_dice", "cfr", "CFRSolver", marks=pytest.mark.full),
         pytest.param("liars_dice", "cfr+", "CFRPlusSolver", marks=pytest.mark.full),
         pytest.param("goofspiel", "cfr", "CFRSolver", marks=pytest.mark.full),
     ],
@@ -273,7 +273,7 @@ def random_regrets(tree, seed=0):
 
 
 @pytest.mark.parametrize("sampling", ["external", "outcome"])
-@pytest.mark.parametrize("name", ["kuhn_poker", "leduc_holdem"])
+@pytest.mark.parametrize("name", ["kuhn_poker", pytest.param("leduc_holdem", marks=pytest.mark.full)])
 def test_sampled_regrets_are_unbiased(sampling, name):
     tree, num_samples, batch_size = tree_of(name), 100_000, 2_000
     regrets, I = random_regrets(tree), tree.num_infosets  # noqa: E741

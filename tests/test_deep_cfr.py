@@ -159,7 +159,7 @@ def sampled(env, tree, policy, traverser, expand_probability, num_traversals, la
     [
         ("guess", 1.0),
         ("kuhn_poker", 0.4),
-        ("leduc_holdem", 1.0),
+        pytest.param("leduc_holdem", 1.0, marks=pytest.mark.full),
         pytest.param("leduc_holdem", 0.4, marks=pytest.mark.full),
     ],
 )
