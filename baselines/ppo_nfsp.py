@@ -988,7 +988,7 @@ class RunLogger:
         offline = any(run.offline for run in self.runs.values())
         try:
             for run in self.runs.values():
-                run.finish(exit_code=exit_code)
+                run.finish(exit_code=int(exit_code))  # W&B refuses a bool
             if self.runs:
                 self.wandb.teardown()  # waits until the service process has written everything; finish() does not
         except (Exception, SystemExit) as error:
@@ -1273,10 +1273,11 @@ def parse_args(argv: list[str] | None = None) -> Args:
     args = tyro.cli(Args, default=default, args=argv, description=__doc__)
     if known.resume is not None:
         free = ("resume", "wandb_mode", "coordinator_address", "num_processes", "process_id")
-        for name, value in asdict(args).items():
-            if name not in free and value != getattr(default, name):
+        kept = make_config(default)["args"]
+        for name, value in make_config(args)["args"].items():
+            if name not in free and value != kept[name]:
                 raise ValueError(
-                    f"--resume {known.resume} goes on with {name}={getattr(default, name)!r}, "
+                    f"--resume {known.resume} goes on with {name}={kept[name]!r}, "
                     f"and {name}={value!r} would be another run"
                 )
     return args
@@ -1422,12 +1423,12 @@ def restore_checkpoint(path: Path, programs: Programs) -> tuple[int, TrainState 
     like = programs.gathered_shapes
     try:
         saved = serialization.msgpack_restore(path.read_bytes())
-        states = serialization.from_state_dict(like, saved["states"])
+        update, states = saved["update"], serialization.from_state_dict(like, saved["states"])
         if jax.tree.map(lambda x: (x.shape, x.dtype), states) != jax.tree.map(lambda x: (x.shape, x.dtype), like):
             raise ValueError("arrays of other shapes")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise OSError(errno.EINVAL, f"no checkpoint of this script and these arguments ({error})", str(path)) from None
-    return saved["update"], programs.restore(states)
+    return update, programs.restore(states)
 
 
 # repeated block: write_config (tests/test_repeated_blocks.py)

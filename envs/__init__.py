@@ -26,7 +26,7 @@ def available_envs() -> tuple[str, ...]:
     return tuple(_GAMES)
 
 
-def make(name: str, **kwargs):
+def make(name: str, /, **kwargs):
     """Builds a game.
 
     Args:

@@ -256,9 +256,7 @@ def make_curve(game: str, label: str, runs: list[Run], metric: str, args: Args) 
     x = steps if args.x == "global_step" else times.mean(axis=0)
     if args.log_y and not (values > 0).all():
         raise ValueError(f"--log-y: {game}, {label} has {metric} down to {values.min():.4g}")
-    unit = "wall time (s)" if args.x == "wall_time" else "environment steps"
-    if args.x == "global_step" and runs[0].algorithm in SOLVERS:
-        unit = "iterations"
+    unit = "wall time (s)" if args.x == "wall_time" else step_unit(runs[0])
     return Curve(Path(label).name, x, steps, values, lower, upper, uniform, unit)
 
 
@@ -277,28 +275,40 @@ def make_panels(runs: list[Run], args: Args) -> dict[str, tuple[str, list[Curve]
     return panels
 
 
-def read_levels(args: Args, panels: dict[str, tuple[str, list[Curve]]]) -> dict[str, dict[str, float]]:
-    """`{game: {label: value}}` of `args.levels`, the interquartile mean over the seeds of a run at one step.
+def read_levels(args: Args, panels: dict[str, tuple[str, list[Curve]]]) -> dict[str, list[tuple[str, float]]]:
+    """`{game: [(label, value)]}` of `args.levels`, the interquartile mean over the seeds of a run at one step.
 
     Raises:
-        ValueError: no such run, step or metric, or no curve of its game.
+        ValueError: no such run, step or metric, or no curve of its game; or a level that `--log-y` cannot show.
     """
-    levels: dict[str, dict[str, float]] = {}
+    levels: dict[str, list[tuple[str, float]]] = {}
     for text in args.levels:
-        folder, _, wanted = text.rpartition("@") if re.search(r"@\d+$", text) else (text, "", "")
-        run = read_run(Path(folder))
+        folder, wanted = Path(text), None
+        if not folder.exists() and (match := re.fullmatch(r"(.*)@(\d+)", text)):
+            folder, wanted = Path(match[1]), int(match[2])
+        run = read_run(folder)
         if run.game not in panels:
             raise ValueError(f"--levels {text}: a run of {run.game}, and the curves are of {', '.join(panels)}")
         metric = panels[run.game][0]
+        if metric not in run.columns:
+            raise ValueError(f"--levels {text}: no metric {metric!r}: it has {', '.join(run.columns) or 'none'}")
         curves = list(seed_curves(run, metric).values())
         steps = sorted(set.intersection(*map(set, curves))) if curves else []
-        step = int(wanted) if wanted else (steps or [None])[-1]
+        step = wanted if wanted is not None else (steps or [None])[-1]
         if step not in steps:
             known = ", ".join(map(str, steps)) or "none"
             raise ValueError(f"--levels {text}: {metric} is logged at the steps {known}")
         value = float(interquartile_mean(np.array([curve[step][1] for curve in curves])))
-        levels.setdefault(run.game, {})[f"{run.algorithm}, {step:,} iterations ({value:.4g})"] = value
+        if args.log_y and value <= 0:
+            raise ValueError(f"--log-y: --levels {text} has {metric} {value:.4g}")
+        variant = run.config["args"].get("variant")
+        name = f"{run.algorithm} ({variant})" if variant else run.algorithm
+        levels.setdefault(run.game, []).append((f"{name}, {step:,} {step_unit(run)} ({value:.4g})", value))
     return levels
+
+
+def step_unit(run: Run) -> str:
+    return "iterations" if run.algorithm in SOLVERS else "environment steps"
 
 
 def read_runs(paths: tuple[Path, ...]) -> list[Run]:
@@ -344,7 +354,7 @@ def tick(value: float, _=None) -> str:
 
 
 def draw(
-    panels: dict[str, tuple[str, list[Curve]]], args: Args, levels: dict[str, dict[str, float]] | None = None
+    panels: dict[str, tuple[str, list[Curve]]], args: Args, levels: dict[str, list[tuple[str, float]]] | None = None
 ) -> Figure:
     """The picture, one panel a game."""
     num_columns = min(3, len(panels))
@@ -362,7 +372,7 @@ def draw(
                 axes.fill_between(curve.x, curve.lower, curve.upper, color=color, alpha=0.2, linewidth=0)
         for level in {curve.uniform for curve in curves if curve.uniform is not None}:
             axes.axhline(level, color="0.35", linestyle="--", linewidth=1.2, label=f"uniform policy ({level:.4g})")
-        for i, (label, level) in enumerate((levels or {}).get(game, {}).items()):
+        for i, (label, level) in enumerate((levels or {}).get(game, [])):
             axes.axhline(level, color=f"C{(len(labels) + i) % 10}", linestyle=":", linewidth=1.5, label=label)
         units = " or ".join(dict.fromkeys(curve.unit for curve in curves))
         axes.set(title=game, xlabel=units, ylabel=Y_LABELS.get(metric, metric))
@@ -397,7 +407,7 @@ def main(args: Args) -> int:
         levels = read_levels(args, panels)
         print_table(panels)
         for game, values in levels.items():
-            print("\n".join(f"level in {game}: {label}" for label in values))
+            print("\n".join(f"level in {game}: {label}" for label, _ in values))
         args.out.parent.mkdir(parents=True, exist_ok=True)
         draw(panels, args, levels).savefig(args.out, dpi=150)
     except (ValueError, OSError) as error:

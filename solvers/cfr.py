@@ -60,7 +60,13 @@ from scipy.special import stdtrit
 from tqdm import tqdm
 
 import envs
-from solvers.exploitability import evaluate_policy, look_up_policy, make_policy_table
+from solvers.exploitability import (
+    evaluate_policy,
+    look_up_policy,
+    make_policy_table,
+    merge_observations,
+    number_observations,
+)
 from solvers.game_tree import GameTree, build_game_tree
 
 PACKAGES = ("jax", "jaxlib", "flax", "numpy", "scipy", "wandb")  # whose versions a run writes down
@@ -146,9 +152,7 @@ class Player:
     """
 
     groups: tuple[tuple[tuple[int, int], ...], ...] = struct.field(pytree_node=False)  # for each depth: (K, n)s
-    parent: tuple[
-        jax.Array, ...
-    ]  # for each depth [K n ...] int32, the sequence that leads here, among the last depth's
+    parent: jax.Array  # [S - 1] int32, the sequence that leads here, counted from the first of the depth before
     infoset: jax.Array  # [S - 1] int32, to which information set of this player the sequence belongs
     uniform: jax.Array  # [S - 1] uniform policy, 0 in the padding
     child_sums: tuple[tuple[jax.Array, ...], ...]  # for each depth: `grouped_sums` tables to the last depth's sequences
@@ -183,10 +187,6 @@ class Layout:
     @property
     def kind(self) -> str:
         return "public tree x private hands" if self.blocks else "sums over sequences"
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(array.nbytes for array in jax.tree.leaves(self))
 
 
 def make_layout(tree: GameTree) -> Layout:
@@ -422,13 +422,12 @@ def compute_payoffs(layout: Layout, p: int, reach: tuple[jax.Array, ...]) -> jax
     """Payoffs [S] of player p right at each sequence, weighted with the reach of chance and the others."""
     parts = []
     for blocks in layout.blocks:
-        own_axis, opponent = p, 1 - p
-        payoffs = jnp.moveaxis(blocks.payoffs, own_axis, 0)  # [own hands, other hands, n]
-        other = take(reach[opponent], blocks.sequences[opponent])  # [other hands, n]
+        payoffs = jnp.moveaxis(blocks.payoffs, p, 0)  # [own hands, other hands, n]
+        other = take(reach[1 - p], blocks.sequences[1 - p])  # [other hands, n]
         if len(other) <= UNROLLED:
             total = payoffs[:, 0] * other[:1]
             for hand in range(1, len(other)):
-                total += payoffs[:, hand] * other[hand : hand + 1]
+                total = total + payoffs[:, hand] * other[hand : hand + 1]
         else:
             total = (payoffs * other[None]).sum(1)
         parts.append((total if p == 0 else -total).ravel())
@@ -437,7 +436,7 @@ def compute_payoffs(layout: Layout, p: int, reach: tuple[jax.Array, ...]) -> jax
             others = [x for q, x in enumerate(reach) if q != p]
             weights = sums.payoffs
             for x, sequences in zip(others, sums.sequences, strict=True):
-                weights *= take(x, sequences)
+                weights = weights * take(x, sequences)
             parts.append(weights.sum(-1))
     return take(with_zero(join(parts)), layout.players[p].payoff_place)
 
@@ -481,14 +480,14 @@ class Rule:
 
     def add_regrets(self, regrets: jax.Array, instantaneous: jax.Array, t: jax.Array) -> jax.Array:
         """cfr: R + r. cfr+ and pcfr+: max(R + r, 0). linear: R + t r. dcfr: R + r, then positive ones times
-        t^α / (t^α + 1), negative ones times t^β / (t^β + 1)."""
+        t^α / (t^α + 1), negative ones times t^β / (t^β + 1) = 1 / (1 + t^-β)."""
         if self.variant == "linear":
             return regrets + t * instantaneous
         regrets = regrets + instantaneous
         if self.variant in ("cfr+", "pcfr+"):
             return jnp.maximum(regrets, 0)
         if self.variant == "dcfr":
-            positive, negative = (t**power / (t**power + 1) for power in (self.alpha, self.beta))
+            positive, negative = (1 / (1 + t**-power) for power in (self.alpha, self.beta))
             return regrets * jnp.where(regrets > 0, positive, negative)
         return regrets
 
@@ -626,6 +625,14 @@ def current_policy(regrets: jax.Array, legal: jax.Array) -> jax.Array:
     return jnp.where(legal, normalise_policy(jnp.where(legal, jnp.maximum(regrets, 0), 0), legal), 0)
 
 
+def look_at(nodes: Nodes, regrets: jax.Array, node: jax.Array):
+    """Information sets, children [..., A], which are legal, who acts and his policy [..., A], of nodes [...]."""
+    infoset, children = take(nodes.infoset, node), take(nodes.children, node)
+    legal = children < len(nodes.infoset) - 1
+    policy = current_policy(regrets.at[infoset].get(mode="fill", fill_value=0), legal)
+    return infoset, children, legal, take(nodes.player, infoset), policy
+
+
 def sample_external(
     nodes: Nodes, regrets: jax.Array, key: jax.Array, p: int, batch_size: int
 ) -> tuple[list[tuple[jax.Array, jax.Array]], list[tuple[jax.Array, jax.Array]]]:
@@ -640,7 +647,8 @@ def sample_external(
 
     Returns:
         Rows to add to the regrets of player p, as pairs of information sets [B, W] (I for none) and rows [B, W, A],
-        and the same for the cumulative policy of the next player, at whose nodes the policy is averaged as it is.
+        and the same for the cumulative policy of the next player, at whose nodes the policy is averaged as it is
+        (Lanctot et al.'s simple average; with more than two players the others' reach weighs it too).
     """
     num_infosets, num_agents = len(regrets), nodes.returns.shape[-1]
     deal_key, *action_keys = jax.random.split(key, len(nodes.widths[p]) + 1)
@@ -648,11 +656,7 @@ def sample_external(
     game = jnp.arange(batch_size)[:, None, None]
     levels = []
     for W, action_key in zip((*nodes.widths[p][1:], 1), action_keys, strict=True):
-        infoset = take(nodes.infoset, node)
-        children = take(nodes.children, node)
-        legal = children < len(nodes.infoset) - 1
-        player = take(nodes.player, infoset)
-        policy = current_policy(regrets.at[infoset].get(mode="fill", fill_value=0), legal)
+        infoset, children, legal, player, policy = look_at(nodes, regrets, node)
         own = (player == p)[..., None]
         taken = legal & (own | sample_actions(action_key, policy))
         slot = (jnp.cumsum(taken.reshape(batch_size, -1), -1, dtype=jnp.int32) - 1).reshape(taken.shape)
@@ -687,11 +691,7 @@ def sample_outcome(
     weight = jnp.ones(batch_size, regrets.dtype)  # 1 / probability of p's draws so far
     levels = []
     for action_key in action_keys:
-        infoset = take(nodes.infoset, node)
-        children = take(nodes.children, node)
-        legal = children < len(nodes.infoset) - 1
-        player = take(nodes.player, infoset)
-        policy = current_policy(regrets.at[infoset].get(mode="fill", fill_value=0), legal)
+        infoset, children, legal, player, policy = look_at(nodes, regrets, node)
         own = (player == p)[..., None]
         explored = (1 - exploration) * policy + exploration * normalise_policy(jnp.zeros_like(policy), legal)
         drawn = jnp.where(own, explored, policy)
@@ -716,9 +716,7 @@ def sample_outcome(
     return regret_rows, policy_rows
 
 
-def sample(
-    nodes: Nodes, tables: SampledTables, key: jax.Array, t: jax.Array, args: "Args", rule: Rule
-) -> SampledTables:
+def sample(nodes: Nodes, tables: SampledTables, key: jax.Array, t: jax.Array, args: Args, rule: Rule) -> SampledTables:
     """`batch_size` sampled games for each player in turn, from the same tables; t is the batch, from 1."""
     regrets, cumulative = tables.regrets, tables.cumulative_policy
     regret_weight = t if rule.variant == "linear" else 1.0
@@ -735,7 +733,7 @@ def sample(
 
 
 def solve_by_sampling(
-    nodes: Nodes, tables: SampledTables, key: jax.Array, start: jax.Array, end: jax.Array, args: "Args", rule: Rule
+    nodes: Nodes, tables: SampledTables, key: jax.Array, start: jax.Array, end: jax.Array, args: Args, rule: Rule
 ) -> SampledTables:
     """Batches start + 1 to end, in one loop; batch t draws from `fold_in(key, t)`."""
 
@@ -917,7 +915,7 @@ class RunLogger:
         offline = any(run.offline for run in self.runs.values())
         try:
             for run in self.runs.values():
-                run.finish(exit_code=exit_code)
+                run.finish(exit_code=int(exit_code))  # W&B refuses a bool
             if self.runs:
                 self.wandb.teardown()  # waits until the service process has written everything; finish() does not
         except (Exception, SystemExit) as error:
@@ -995,7 +993,7 @@ class Solver(NamedTuple):
 
     tables: Tables | SampledTables  # at the start, with a leading axis S
     advance: Callable  # (tables, step done, step to reach) -> tables; those given are consumed
-    policy_weights: Callable  # tables -> float64 [S, I, A], the average policy before it is normalised
+    policy_weights: Callable  # tables -> float64 [S, I, A], the average policy before it is normalised; all finite?
     description: str
 
 
@@ -1032,16 +1030,21 @@ def make_solver(args: Args, tree: GameTree) -> Solver:
     return Solver(
         tables=tables,
         advance=lambda tables, start, end: compiled(game, tables, np.int64(start), np.int64(end)),
-        policy_weights=jax.jit(lambda tables: weights(game, tables).reshape(-1, *tree.legal_actions.shape)),
+        policy_weights=jax.jit(
+            lambda tables: (
+                weights(game, tables).reshape(-1, *tree.legal_actions.shape),
+                jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves(tables)]).all(),
+            )
+        ),
         description=f"{description}, {num_bytes / 1e6:,.1f} MB",
     )
 
 
-def make_config(args: Args, env) -> dict:
+# repeated block: make_config (tests/test_repeated_blocks.py)
+def make_config(args: Args) -> dict:
     """What `config.json` holds of the arguments: plain JSON values."""
     values = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(args).items()}
-    values |= {"env_kwargs": json.loads(args.env_kwargs), "observation": env.observation}
-    return {"args": values, "script": Path(__file__).name}
+    return {"args": values | {"env_kwargs": json.loads(args.env_kwargs)}, "script": Path(__file__).name}
 
 
 # repeated block: write_config (tests/test_repeated_blocks.py)
@@ -1049,7 +1052,7 @@ def write_config(folder: Path, config: dict, status: str) -> None:
     atomic_write(folder / "config.json", json.dumps(config | {"status": status}, indent=2).encode())
 
 
-CHECKPOINT_SECONDS = 60
+CHECKPOINT_SECONDS = 10  # between checkpoints, and again for every second that the last one took to write
 
 
 def run(args: Args, env, tree: GameTree) -> None:
@@ -1059,7 +1062,8 @@ def run(args: Args, env, tree: GameTree) -> None:
         OSError: the run folder cannot be written, or the checkpoint not be read.
         FloatingPointError: a number is not finite.
     """
-    config = make_config(args, env) | describe_run()
+    config = make_config(args) | describe_run()
+    config["args"]["observation"] = env.observation
     name = f"{args.env}__{Path(__file__).stem}"
     folder = args.resume or args.runs / f"{name}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     size = f"{tree.num_infosets:,} information sets, {tree.num_nodes:,} nodes"
@@ -1067,17 +1071,27 @@ def run(args: Args, env, tree: GameTree) -> None:
     solver = make_solver(args, tree)
     config["compile_seconds"] = round(time.perf_counter() - start, 2)
 
+    numbers = number_observations(tree)
+    are_told_apart = numbers.max() + 1 == tree.num_infosets
+
     @jax.jit
     def evaluate_all(tree, weights):
-        legal = jnp.asarray(tree.legal_actions)
-        return jax.vmap(lambda w: evaluate_policy(tree, normalise_policy(w, legal)))(weights)
+        """Scores of the average policy and of the saved one, which is asked by observation."""
+
+        def evaluate(weights):
+            return evaluate_policy(tree, normalise_policy(weights, jnp.asarray(tree.legal_actions)))
+
+        merged = weights if are_told_apart else jax.vmap(merge_observations, (0, None))(weights, numbers)
+        return jax.vmap(evaluate)(weights), jax.vmap(evaluate)(merged).exploitability
 
     evaluate = partial(evaluate_all, jax.device_put(tree))  # an argument: large constants take long to compile
-    uniform = evaluate(np.float64(tree.legal_actions[None])).exploitability[0]
-    config["uniform_exploitability"] = float(uniform)
+    everything = np.tile(np.float64(tree.legal_actions), (args.num_seeds, 1, 1))
+    uniform = float(evaluate(everything)[0].exploitability[0])
+    config["uniform_exploitability"] = uniform
 
     games = args.batch_size if args.sampling != "none" else 1  # iterations that a step is
-    step, tables = restore_checkpoint(folder / "checkpoint.msgpack", solver.tables) if args.resume else (0, None)
+    checkpoint_path = folder / "checkpoint.msgpack"
+    step, tables = restore_checkpoint(checkpoint_path, solver.tables) if args.resume else (0, None)
     tables = solver.tables if tables is None else tables
     num_steps = args.iterations // games
     folder.mkdir(parents=True, exist_ok=True)
@@ -1096,6 +1110,7 @@ def run(args: Args, env, tree: GameTree) -> None:
             args.wandb_mode, step * games if args.resume else None,
         )  # fmt: skip
         start = saved = time.perf_counter()
+        saving = 0.0  # seconds that the last checkpoint took
         chunk, seconds, steps_timed = 1, 0.0, 0  # a chunk takes about a second
         with tqdm(
             total=num_steps * games, initial=step * games, unit=" iterations", unit_scale=True,
@@ -1112,23 +1127,28 @@ def run(args: Args, env, tree: GameTree) -> None:
                 progress.update((end - step) * games)
                 step = end
                 if step == mark:
-                    scores = jax.tree.map(np.asarray, evaluate(solver.policy_weights(tables)))
-                    if not np.isfinite(scores.exploitability).all():
+                    weights, is_finite = solver.policy_weights(tables)
+                    scores, saved_exploitability = jax.tree.map(np.asarray, evaluate(weights))
+                    if not is_finite or not np.isfinite(scores.exploitability).all():
+                        last_good = checkpoint_path if checkpoint_path.exists() else "none yet"
                         raise FloatingPointError(
-                            f"iteration {step * games}: exploitability is not finite (last good checkpoint in {folder})"
+                            f"iteration {step * games}: a number is not finite (last good checkpoint: {last_good})"
                         )
                     logged = {
                         "charts/SPS": np.full(args.num_seeds, args.num_seeds * steps_timed * games / seconds),
                         "eval/exploitability": scores.exploitability,
                         "eval/value_0": scores.values[:, 0],
                     }
+                    if not are_told_apart:
+                        logged["eval/exploitability_saved"] = saved_exploitability
                     logger.log(step * games, time.perf_counter() - start, logged)
                     progress.set_postfix(exploitability=f"{scores.exploitability.mean():.3g}", refresh=False)
                     if step < num_steps:
                         seconds, steps_timed = 0.0, 0
-                if step == num_steps or time.perf_counter() - saved > CHECKPOINT_SECONDS:
-                    save_checkpoint(folder, step, tables, tree, solver.policy_weights(tables))
+                if step == num_steps or time.perf_counter() - saved > CHECKPOINT_SECONDS * (1 + saving):
                     saved = time.perf_counter()
+                    save_checkpoint(folder, step, tables, tree, solver.policy_weights(tables)[0])
+                    saving, saved = time.perf_counter() - saved, time.perf_counter()
         status = "finished"
     except KeyboardInterrupt:
         status = "interrupted"
@@ -1141,9 +1161,7 @@ def run(args: Args, env, tree: GameTree) -> None:
     print(f"\nrun folder: {folder}")
     if sync_command:
         print(f"upload to W&B: {sync_command}", flush=True)
-    save_curve(
-        folder / "metrics.csv", "eval/exploitability", f"{name}, {config['device']}", float(uniform), "iterations"
-    )
+    save_curve(folder / "metrics.csv", "eval/exploitability", f"{name}, {config['device']}", uniform, "iterations")
 
 
 def save_checkpoint(
@@ -1166,12 +1184,12 @@ def restore_checkpoint(path: Path, like: Tables | SampledTables) -> tuple[int, T
         return 0, None
     try:
         saved = serialization.msgpack_restore(path.read_bytes())
-        tables = serialization.from_state_dict(like, saved["tables"])
+        step, tables = saved["step"], serialization.from_state_dict(like, saved["tables"])
         if jax.tree.map(lambda x: (x.shape, x.dtype), tables) != jax.tree.map(lambda x: (x.shape, x.dtype), like):
             raise ValueError("arrays of other shapes")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise OSError(errno.EINVAL, f"no checkpoint of this script and these arguments ({error})", str(path)) from None
-    return saved["step"], jax.device_put(tables)
+    return step, jax.device_put(tables)
 
 
 def print_scores(path: Path, config: dict) -> None:
@@ -1187,6 +1205,9 @@ def print_scores(path: Path, config: dict) -> None:
         interval = f"{half:.7f}" if num_seeds > 1 else "-"
         seconds = float(group[0]["wall_time"])
         print(f"{group[0]['global_step']:>12}{mean:16.7g}{interval:>12}{value:19.7f}{seconds:10.2f}")
+    if "eval/exploitability_saved" in rows[-1]:
+        score = mean_and_interval([float(row["eval/exploitability_saved"]) for row in rows[-num_seeds:]])[0]
+        print(f"\nSeats that see alike play alike in the policy that is saved: exploitability {score:.7g}.")
     speed = float(rows[-1]["charts/SPS"])
     print(f"\n{1e3 / speed:,.4f} ms an iteration ({speed:,.0f} in a second{', over all seeds' * (num_seeds > 1)})")
 
@@ -1203,6 +1224,9 @@ def check_args(args: Args) -> Args:
     for name in ("alpha", "beta", "gamma"):
         if not np.isfinite(getattr(args, name)):
             raise ValueError(f"--{name} {getattr(args, name)}: a finite number is allowed")
+    if (args.gamma + 1) * np.log(args.iterations) > 700:  # or the sum of t^γ has no end
+        largest = 700 / np.log(args.iterations) - 1
+        raise ValueError(f"--gamma {args.gamma}: with --iterations {args.iterations}, at most {largest:.4g} is allowed")
     if not 0 < args.exploration <= 1:
         raise ValueError(f"--exploration {args.exploration}: above 0 and at most 1 is allowed")
     if args.seed < 0 or args.seed + args.num_seeds > 2**31:
@@ -1267,10 +1291,11 @@ def parse_args(argv: list[str] | None = None) -> Args:
     default = Args() if known.resume is None else read_run(known.resume)
     args = tyro.cli(Args, default=default, args=argv, description=__doc__)
     if known.resume is not None:
-        for name, value in asdict(args).items():
-            if name not in ("resume", "wandb_mode") and value != getattr(default, name):
+        kept = make_config(default)["args"]
+        for name, value in make_config(args)["args"].items():
+            if name not in ("resume", "wandb_mode") and value != kept[name]:
                 raise ValueError(
-                    f"--resume {known.resume} goes on with {name}={getattr(default, name)!r}, "
+                    f"--resume {known.resume} goes on with {name}={kept[name]!r}, "
                     f"and {name}={value!r} would be another run"
                 )
     return args

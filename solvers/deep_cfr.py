@@ -22,8 +22,9 @@ of its own.
 
 Deviations from the paper: a network learns advantages in units of their own spread, with a step size that falls to 0.
 In games where a walk through all own actions would be too long, only a random part of the own nodes is expanded
-(`max_leaves`); at the others the player draws one action, and learns nothing. Both play uniformly in all of the first
-iteration.
+(`max_leaves`); at the others the player draws one action, and learns nothing. The advantages sampled keep their
+expectation; the opponents' strategies are then met as often as the player's own draws lead to them, so that the average
+network weighs iterations by that too. Both play uniformly in all of the first iteration.
 
 Letters: B lanes, D frames of a stack, C places of a reservoir, A actions, O observation features, I information sets, S
 seeds. Players are numbered by who acts first in an episode, 0, not by seat.
@@ -69,6 +70,8 @@ from solvers.exploitability import (
     evaluate_policy,
     look_up_policy,
     make_policy_table,
+    merge_observations,
+    number_observations,
     sequence_payoffs,
     sequence_reach,
 )
@@ -523,7 +526,6 @@ class Training(NamedTuple):
 
     init: Callable  # (seed) -> state
     train: Callable  # (state, num_iterations) -> state, what the last iteration logs
-    walk_all: Callable  # (key, nets, traverser, iteration, reservoirs of advantages and strategies) -> both, env steps
     fit_average: Callable  # (state) -> state, loss
 
 
@@ -587,7 +589,7 @@ def make_train(args: Args, env, tree: GameTree | None, expand_probability: float
         squares = jnp.where(known[:, None], reservoir.items.target, 0) ** 2
         scale = jnp.sqrt(squares.sum() / jnp.maximum((known[:, None] & reservoir.items.legal).sum(), 1)) + 1e-8
         loss_fn = partial(advantage_loss, scale=scale, iteration=iteration)
-        return fit(key, reservoir, lambda prediction, batch: loss_fn(prediction, batch), args.advantage_steps)
+        return fit(key, reservoir, loss_fn, args.advantage_steps)
 
     def init(seed):
         key, *net_keys = jax.random.split(jax.random.key(seed), 4)
@@ -657,12 +659,12 @@ def make_train(args: Args, env, tree: GameTree | None, expand_probability: float
     def fit_average(state: TrainState) -> tuple[TrainState, jax.Array]:
         key = jax.random.fold_in(state.key, TRAINING_STREAM)
         loss_fn = partial(strategy_loss, iteration=state.iteration)
-        params, loss = fit(key, state.strategies, lambda logits, batch: loss_fn(logits, batch), args.strategy_steps)
+        params, loss = fit(key, state.strategies, loss_fn, args.strategy_steps)
         finite = jnp.stack([jnp.isfinite(x).all() for x in jax.tree.leaves((loss, params))]).all()
         bad = jnp.where((state.bad_iteration < 0) & ~finite, state.iteration, state.bad_iteration)
         return state.replace(average_net=params, bad_iteration=bad), loss
 
-    return Training(init, train, walk_all, fit_average)
+    return Training(init, train, fit_average)
 
 
 # --------------------------------------------------------------------------------------------------------- evaluation
@@ -677,12 +679,14 @@ def make_evaluate(args: Args, env, tree: GameTree | None) -> Callable:
     `call_actions`, that always call: the mean return of mirrored deals, played from either seat. `eval/..._ci` is half
     the 95 % interval over deals.
     """
-    network = make_policy(make_config(args) | {"average": "network"}) if args.average == "network" else None
+    network = make_policy(make_config(args)) if args.average == "network" else None
+    numbers = None if tree is None else number_observations(tree)
 
     def exact_scores(state, _):
         obs, legal = jnp.asarray(tree.observations), jnp.asarray(tree.legal_actions)
-        total = state.cumulative_policy.sum(-1, keepdims=True)
-        single = jnp.where(total > 0, state.cumulative_policy / jnp.where(total > 0, total, 1), uniform_over(legal))
+        weights = merge_observations(state.cumulative_policy, numbers)  # what the networks cannot tell apart
+        total = weights.sum(-1, keepdims=True)
+        single = jnp.where(total > 0, weights / jnp.where(total > 0, total, 1), uniform_over(legal))
         proposed = single if network is None else network(state.average_net, obs, legal)
         opponents = sequence_reach(tree, uniform_over(legal))
         _, returns = action_values(tree, sequence_payoffs(tree, opponents), proposed)
@@ -906,7 +910,7 @@ class RunLogger:
         offline = any(run.offline for run in self.runs.values())
         try:
             for run in self.runs.values():
-                run.finish(exit_code=exit_code)
+                run.finish(exit_code=int(exit_code))  # W&B refuses a bool
             if self.runs:
                 self.wandb.teardown()  # waits until the service process has written everything; finish() does not
         except (Exception, SystemExit) as error:
@@ -1075,7 +1079,8 @@ def check_memory(args: Args, env) -> None:
     except (KeyError, AttributeError, ValueError, OSError):  # the system does not tell
         return
     one = jax.eval_shape(lambda: make_reservoir(1, env.obs_shape, env.num_actions)).items
-    seeds = args.num_seeds // len(jax.devices()) if stats else args.num_seeds  # devices with memory of their own
+    used = math.gcd(args.num_seeds, len(jax.devices())) if stats else 1  # devices with memory of their own
+    seeds = args.num_seeds // used
     item_bytes = 3 * seeds * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(one))
     if args.memory_size * item_bytes > memory:
         raise ValueError(
@@ -1145,10 +1150,11 @@ def parse_args(argv: list[str] | None = None) -> Args:
         default = read_run(known.resume)
     args = tyro.cli(Args, default=default, args=argv, description=__doc__)
     if known.resume is not None:
-        for name, value in asdict(args).items():
-            if name not in ("resume", "wandb_mode") and value != getattr(default, name):
+        kept = make_config(default)["args"]
+        for name, value in make_config(args)["args"].items():
+            if name not in ("resume", "wandb_mode") and value != kept[name]:
                 raise ValueError(
-                    f"--resume {known.resume} goes on with {name}={getattr(default, name)!r}, "
+                    f"--resume {known.resume} goes on with {name}={kept[name]!r}, "
                     f"and {name}={value!r} would be another run"
                 )
     return args
@@ -1208,7 +1214,7 @@ def run(args: Args, env) -> None:
         start = time.perf_counter()
         with tqdm(
             total=args.iterations, initial=iteration, unit=" iterations",
-            disable=False, mininterval=0.5 if sys.stderr.isatty() else 30,
+            mininterval=0.5 if sys.stderr.isatty() else 30,
         ) as progress:  # fmt: skip
             seconds, steps_before = 0.0, env_steps(states)
             while iteration < args.iterations:

@@ -416,6 +416,29 @@ def test_script_logs_doubling_iterations_and_saves_a_policy_that_loads(tmp_path,
     assert "MB" in printed
 
 
+@pytest.mark.parametrize("kwargs", ['{"num_cards": 3}', '{"num_cards": 2, "num_agents": 3}'])
+def test_score_of_the_saved_policy_is_logged_where_seats_see_alike(tmp_path, kwargs):
+    folder = run_script(tmp_path, "--env", "goofspiel", "--env-kwargs", kwargs, "--iterations", "10")
+    row = rows_of(folder)[-1]
+    assert abs(exploitability_of(folder, 1) - float(row["eval/exploitability_saved"])) < 1e-9
+    assert "eval/exploitability_saved" not in rows_of(run_script(tmp_path / "kuhn", "--iterations", "2"))[0]
+
+
+def test_weights_of_any_size_are_saved_and_load(tmp_path):
+    folder = run_script(tmp_path, "--env", "kuhn_poker", "--gamma", "90", "--alpha", "400", "--iterations", "1000")
+    row = rows_of(folder)[-1]
+    assert float(row["eval/exploitability"]) < 0.1
+    assert abs(exploitability_of(folder, 1) - float(row["eval/exploitability"])) < 1e-9
+
+
+def test_a_number_that_is_not_finite_stops_the_run(tmp_path, capsys, monkeypatch):
+    real = Rule.add_regrets
+    monkeypatch.setattr(Rule, "add_regrets", lambda self, regrets, r, t: real(self, regrets, r, t) / (3 - t) * (3 - t))
+    with pytest.raises(SystemExit, match="1"):
+        run_script(tmp_path, "--env", "kuhn_poker", "--iterations", "8")
+    assert "iteration 4: a number is not finite (last good checkpoint: none yet)" in capsys.readouterr().err
+
+
 def test_policy_of_a_symmetric_game_is_saved_once_for_both_seats(tmp_path):
     folder = run_script(
         tmp_path, "--env", "goofspiel", "--env-kwargs", '{"num_cards": 3, "reward": "win_loss"}', "--iterations", "300"
@@ -423,7 +446,10 @@ def test_policy_of_a_symmetric_game_is_saved_once_for_both_seats(tmp_path):
     assert exploitability_of(folder, 1) < 0.01
 
 
-@pytest.mark.parametrize("flags", [["--variant", "pcfr+"], ["--sampling", "external", "--num-seeds", "2"]])
+@pytest.mark.parametrize(
+    "flags",
+    [["--variant", "pcfr+", "--env-kwargs", '{"num_ranks": 3}'], ["--sampling", "external", "--num-seeds", "2"]],
+)
 def test_resumed_run_ends_as_one_never_stopped(tmp_path, monkeypatch, flags):
     flags = ["--env", "kuhn_poker", "--iterations", "256", *flags]
     whole = run_script(tmp_path / "whole", *flags)
@@ -443,7 +469,8 @@ def test_resumed_run_ends_as_one_never_stopped(tmp_path, monkeypatch, flags):
     monkeypatch.setattr(cfr, "save_checkpoint", real)
     (cut,) = (tmp_path / "cut").iterdir()
     assert json.loads((cut / "config.json").read_text())["status"] == "interrupted"
-    cfr.main(["--resume", str(cut), "--wandb-mode", "disabled"])
+    same = ["--env-kwargs", ' {"num_ranks":3}'] if "--env-kwargs" in flags else []
+    cfr.main(["--resume", str(cut), "--wandb-mode", "disabled", *same])
     for name in ("params.msgpack", "checkpoint.msgpack"):
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
     numbers = [
@@ -466,6 +493,8 @@ def test_resumed_run_ends_as_one_never_stopped(tmp_path, monkeypatch, flags):
         (["--sampling", "outcome", "--iterations", "17"], "--batch-size 16"),
         (["--sampling", "outcome", "--exploration", "0"], "--exploration 0"),
         (["--alpha", "nan"], "--alpha nan"),
+        (["--gamma", "400"], "--gamma 400.0: with --iterations 1000, at most 100.3"),
+        (["--env-kwargs", '{"name": 1}'], "no parameter 'name'"),
         (["--env-kwargs", "[]"], "--env-kwargs"),
         (["--resume", "nowhere"], "--resume nowhere"),
     ],

@@ -378,6 +378,19 @@ def test_resumed_run_ends_as_one_never_stopped(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
+def test_policy_proposed_is_the_one_saved_where_observations_forget(tmp_path):
+    folder = run_script(
+        tmp_path, "--env", "leduc_holdem", "--observation", "paper", "--average", "single", "--iterations", "3",
+        "--log-interval", "3", *SMALL,
+    )  # fmt: skip
+    loaded = load_policy(folder, 1)
+    tree = build_game_tree(loaded.env)
+    policy = loaded.policy(loaded.params, jnp.asarray(tree.observations), jnp.asarray(tree.legal_actions))
+    score = float(evaluate_policy(tree, policy).exploitability)
+    assert abs(score - float(rows_of(folder)[-1]["eval/exploitability"])) < 1e-4
+
+
+@pytest.mark.full
 def test_seeds_of_one_run_are_those_of_runs_of_their_own(tmp_path):
     flags = ["--env", "kuhn_poker", "--average", "single", "--iterations", "3", "--log-interval", "3", *SMALL]
     together = rows_of(run_script(tmp_path / "together", *flags, "--seed", "5", "--num-seeds", "2"))

@@ -261,7 +261,10 @@ def game_of(env):
 
 
 def variants(observations):
-    """Every game; once more with more seats where their number is a parameter, and with the other observation."""
+    """Every game; once more with more seats where their number is a parameter, and with the other observation.
+
+    Both together in the quick suite; each of them alone takes long and is `full`.
+    """
     for name in available_envs():
         default = make(name)
         yield pytest.param(default, id=name)
@@ -277,12 +280,16 @@ def variants(observations):
             except ValueError:
                 continue
             yield pytest.param(larger, id=f"{name}-{num_agents}" + "-information_state" * bool(other))
+            if other:
+                alone = make(name, num_agents=num_agents), make(name, **other)
+                for env, what in zip(alone, (num_agents, "information_state"), strict=True):
+                    yield pytest.param(env, id=f"{name}-{what}", marks=pytest.mark.full)
             break
 
 
 @pytest.fixture(scope="module", params=list(variants(["paper", "information_state"])))
 def env(request):
-    """Every game with each of its observations, the second one with more seats."""
+    """Every game with each of its observations."""
     return request.param
 
 

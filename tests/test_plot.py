@@ -154,29 +154,40 @@ def test_picture_has_the_uniform_level_a_band_and_readable_ticks(tmp_path):
 
 def test_levels_of_solvers_are_drawn_into_learning_curves(tmp_path, capsys):
     curve = write_run(tmp_path / "a", [(0, step, step, 1 / step) for step in (10, 20)])
-    solver = write_run(tmp_path / "b", [(1, step, 1, 0.5 / step) for step in (1, 2, 100)], script="cfr.py")
-    deep = write_run(tmp_path / "c", [(seed, 60, 1, seed / 10) for seed in (1, 3)], script="deep_cfr.py")
-    args = Args((curve,), levels=(f"{solver}", f"{solver}@2", f"{deep}"), out=tmp_path / "plot.png")
+    solver = write_run(
+        tmp_path / "b", [(1, step, 1, 0.5 / step) for step in (1, 2, 100)], script="cfr.py", args={"variant": "cfr+"}
+    )
+    deep = write_run(tmp_path / "c@4", [(seed, 60, 1, seed / 10) for seed in (1, 3)], script="deep_cfr.py")
+    args = Args((curve,), levels=(f"{solver}", f"{solver}@2", f"{deep}", f"{curve}"), out=tmp_path / "plot.png")
     panels = make_panels([read_run(curve)], args)
     levels = plot.read_levels(args, panels)
     assert levels == {
-        "kuhn_poker": {
-            "cfr, 100 iterations (0.005)": 0.005,
-            "cfr, 2 iterations (0.25)": 0.25,
-            "deep_cfr, 60 iterations (0.2)": 0.2,
-        }
+        "kuhn_poker": [
+            ("cfr (cfr+), 100 iterations (0.005)", 0.005),
+            ("cfr (cfr+), 2 iterations (0.25)", 0.25),
+            ("deep_cfr, 60 iterations (0.2)", 0.2),
+            ("ppo_nfsp, 20 environment steps (0.05)", 0.05),
+        ]
     }
     (axes,) = plot.draw(panels, args, levels).axes
-    assert [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == ":"] == [0.005, 0.25, 0.2]
+    assert [line.get_ydata()[0] for line in axes.lines if line.get_linestyle() == ":"] == [0.005, 0.25, 0.2, 0.05]
     assert main(args) == 0
-    assert "level in kuhn_poker: cfr, 2 iterations (0.25)" in capsys.readouterr().out
+    assert "level in kuhn_poker: cfr (cfr+), 2 iterations (0.25)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("env", "text", "words"), [("kuhn_poker", "@3", "the steps 1, 2"), ("x", "", "a run of x")])
-def test_a_level_that_is_not_there_is_said(tmp_path, capsys, env, text, words):
+@pytest.mark.parametrize(
+    ("env", "metric", "text", "words"),
+    [
+        ("kuhn_poker", "eval/exploitability", "@3", "the steps 1, 2"),
+        ("kuhn_poker", "eval/exploitability", "@1", "--log-y"),
+        ("kuhn_poker", "eval/other", "", "no metric 'eval/exploitability'"),
+        ("x", "eval/exploitability", "", "a run of x"),
+    ],
+)
+def test_a_level_that_cannot_be_drawn_is_said(tmp_path, capsys, env, metric, text, words):
     curve = write_run(tmp_path / "a", [(0, 10, 1, 0.5)])
-    solver = write_run(tmp_path / "b", [(1, 1, 1, 0.5), (1, 2, 1, 0.4)], script="cfr.py", env=env)
-    assert main(Args((curve,), levels=(f"{solver}{text}",), out=tmp_path / "plot.png")) == 2
+    solver = write_run(tmp_path / "b", [(1, 1, 1, 0.0), (1, 2, 1, 0.4)], script="cfr.py", env=env, metric=metric)
+    assert main(Args((curve,), levels=(f"{solver}{text}",), log_y=True, out=tmp_path / "plot.png")) == 2
     assert_one_line(capsys, words)
 
 

@@ -121,6 +121,14 @@ def test_offline_files_hold_every_name_step_and_value_of_every_seed(tmp_path, ca
         assert {name: run.summary[name] for name in expected} == expected
 
 
+def test_failed_run_is_marked_so_and_can_still_be_uploaded(tmp_path, capfd):
+    logger = start(tmp_path / "run")
+    log(logger, range(2))
+    assert logger.finish(exit_code=True) == f"wandb sync {tmp_path / 'run' / 'wandb'}"
+    assert capfd.readouterr().err == ""
+    assert {run.exit_code for run in read_runs(tmp_path / "run").values()} == {1}
+
+
 def test_metrics_csv_reads_back_to_the_same_bits(tmp_path):
     log(start(tmp_path, wandb_mode="disabled"), range(3))
     rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
